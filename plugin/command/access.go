@@ -15,11 +15,13 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -125,8 +127,9 @@ func throughProxy(ctx context.Context, pods rest.Interface, i instance) (contrac
 	return report, nil
 }
 
-// answer is a sidecar's report, or the error.
+// answer is the report of a pod's sidecar, or the error.
 type answer struct {
+	pod    string // empty if it was not asked
 	report contract.Report
 	err    error
 }
@@ -136,11 +139,11 @@ func (a *access) ask(ctx context.Context, i instance) answer {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
 	report, err := a.report(ctx, i)
-	return answer{report, err}
+	return answer{i.pod, report, err}
 }
 
 // askAll requests the reports of many sidecars concurrently, with a timeout for each and for all. The answers are in
-// the order of instances.
+// the order of instances; those without a pod are not asked.
 func (a *access) askAll(ctx context.Context, instances []instance) []answer {
 	ctx, cancel := context.WithTimeout(ctx, askAllWithin)
 	defer cancel()
@@ -148,7 +151,9 @@ func (a *access) askAll(ctx context.Context, instances []instance) []answer {
 	var group errgroup.Group
 	group.SetLimit(askAtOnce)
 	for n, i := range instances {
-		group.Go(func() error { answers[n] = a.ask(ctx, i); return nil })
+		if i.pod != "" {
+			group.Go(func() error { answers[n] = a.ask(ctx, i); return nil })
+		}
 	}
 	_ = group.Wait() // no function returns an error
 	return answers
@@ -222,6 +227,35 @@ func (a *access) unknown(err error) bool {
 		(answered.Status().Details == nil || answered.Status().Details.Name == "")
 }
 
+// choice says which clusters a command is about.
+type choice struct {
+	name       string // if not empty, only this one
+	everywhere bool
+	all        bool // also those that do not list the plugin
+	selector   string
+	matching   labels.Selector // by the selector; nil: any
+}
+
+// flags adds the flags that choose clusters, with what the help says of them.
+func (which *choice) flags(c *cobra.Command, selector, everywhere string) {
+	c.Flags().StringVarP(&which.selector, "selector", "l", "", selector)
+	c.Flags().BoolVarP(&which.everywhere, "all-namespaces", "A", false, everywhere)
+}
+
+// parse parses the selector. An empty one, as of an unset shell variable, must not select everything.
+func (which *choice) parse(c *cobra.Command) (err error) {
+	which.matching, err = labels.Parse(which.selector)
+	if err != nil || c.Flags().Changed("selector") && which.matching.Empty() {
+		return usage(`--selector is %q; allowed is a label selector such as "team=shop"`, which.selector)
+	}
+	return nil
+}
+
+// in returns the namespace of the chosen clusters; empty: all.
+func (a *access) in(which choice) string {
+	return map[bool]string{false: a.namespace}[which.everywhere]
+}
+
 // clusters reads the chosen Clusters. One that is chosen by its name must list the plugin.
 func (a *access) clusters(ctx context.Context, which choice) ([]cnpgv1.Cluster, error) {
 	if which.name != "" {
@@ -231,25 +265,37 @@ func (a *access) clusters(ctx context.Context, which choice) ([]cnpgv1.Cluster, 
 		}
 		return []cnpgv1.Cluster{*cluster}, nil
 	}
-	var options []client.ListOption
-	if which.matching != nil {
-		options = append(options, client.MatchingLabelsSelector{Selector: which.matching})
-	}
-	clusters, err := a.list(ctx, which.namespace, options...)
-	return slices.DeleteFunc(clusters, func(c cnpgv1.Cluster) bool { return !which.all && !plan.Lists(&c) }), err
-}
-
-// list reads Clusters, whether or not they list the plugin; an empty namespace means all namespaces.
-func (a *access) list(ctx context.Context, namespace string, options ...client.ListOption) ([]cnpgv1.Cluster, error) {
 	var list cnpgv1.ClusterList
-	if err := a.client.List(ctx, &list, append(options, client.InNamespace(namespace))...); err != nil {
+	options := &client.ListOptions{Namespace: a.in(which), LabelSelector: which.matching}
+	if err := a.client.List(ctx, &list, options); err != nil {
 		what := "list the Clusters of all namespaces"
-		if namespace != "" {
-			what = fmt.Sprintf("list the Clusters of the namespace %q", namespace)
+		if !which.everywhere {
+			what = fmt.Sprintf("list the Clusters of the namespace %q", a.namespace)
 		}
 		return nil, a.failed(what, err)
 	}
-	return list.Items, nil
+	return slices.DeleteFunc(list.Items, func(c cnpgv1.Cluster) bool { return !which.all && !plan.Lists(&c) }), nil
+}
+
+// look reads the chosen clusters. If their pods cannot be read because of a problem, they are unknown.
+func (a *access) look(ctx context.Context, which choice, now time.Time) (all []seen, problem, err error) {
+	clusters, err := a.clusters(ctx, which)
+	if err != nil {
+		return nil, nil, err
+	}
+	pods, problem := a.pods(ctx, a.in(which), which.name)
+	of := map[types.NamespacedName][]corev1.Pod{}
+	for i := range pods {
+		key := types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Labels[endpointslice.LabelCluster]}
+		of[key] = append(of[key], pods[i])
+	}
+	scheduled := a.schedules(ctx, a.in(which), clusters)
+	for i := range clusters {
+		s := see(&clusters[i], of[client.ObjectKeyFromObject(&clusters[i])], problem == nil, now)
+		s.schedules = scheduled
+		all = append(all, s)
+	}
+	return all, problem, nil
 }
 
 // pods reads the instances' pods; an empty cluster means all clusters, an empty namespace all namespaces.
@@ -266,7 +312,7 @@ func (a *access) pods(ctx context.Context, namespace, cluster string) ([]corev1.
 }
 
 // schedules reads the ScheduledBackups of a namespace if they wake one of the clusters; an empty namespace means all.
-func (a *access) schedules(ctx context.Context, namespace string, clusters ...cnpgv1.Cluster) schedules {
+func (a *access) schedules(ctx context.Context, namespace string, clusters []cnpgv1.Cluster) schedules {
 	wakes := func(c cnpgv1.Cluster) bool {
 		return strings.Contains(contract.Effective(c.Annotations)[contract.AnnotationWake], contract.WakeOnBackup)
 	}
@@ -278,17 +324,6 @@ func (a *access) schedules(ctx context.Context, namespace string, clusters ...cn
 		return schedules{err: fmt.Errorf("cannot list the ScheduledBackups: %w", err)}
 	}
 	return schedules{items: list.Items}
-}
-
-// podsByCluster reads the instances' pods of the chosen clusters.
-func (a *access) podsByCluster(ctx context.Context, which choice) (map[types.NamespacedName][]corev1.Pod, error) {
-	pods, err := a.pods(ctx, which.namespace, which.name)
-	of := map[types.NamespacedName][]corev1.Pod{}
-	for i := range pods {
-		key := types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Labels[endpointslice.LabelCluster]}
-		of[key] = append(of[key], pods[i])
-	}
-	return of, err
 }
 
 // annotate sets annotations of a Cluster, and removes those with a nil value, with the resourceVersion as precondition.

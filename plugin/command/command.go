@@ -163,7 +163,7 @@ func (p *program) completeCluster(c *cobra.Command, arguments []string, _ string
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), askWithin)
 	defer cancel()
-	clusters, err := a.clusters(ctx, choice{namespace: a.namespace})
+	clusters, err := a.clusters(ctx, choice{})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

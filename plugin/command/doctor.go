@@ -16,14 +16,12 @@ import (
 	"sync"
 	"time"
 
-	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -39,7 +37,7 @@ type diagnosis struct {
 }
 
 func (p *program) doctorCommand() *cobra.Command {
-	everywhere, lookOnly, redacts, path := false, false, false, ""
+	which, lookOnly, redacts, path := choice{}, false, false, ""
 	c := &cobra.Command{
 		Use: "doctor [CLUSTER | -A]", Short: "Say what is wrong, and collect what a bug report needs in an archive",
 		Long: `Say what is wrong with the plugin and with the clusters, each with the page that helps, and write an archive for
@@ -56,7 +54,7 @@ same word.`,
 			}
 			_, err := os.Lstat(path)
 			switch {
-			case len(arguments) > 1 || len(arguments) == 1 && everywhere:
+			case len(arguments) > 1 || len(arguments) == 1 && which.everywhere:
 				return usage("doctor takes one CLUSTER at most, and none with --all-namespaces")
 			case lookOnly && (redacts || c.Flags().Changed("archive")):
 				return usage("--no-archive cannot be combined with --archive or --redact")
@@ -67,8 +65,8 @@ same word.`,
 			if err != nil {
 				return err
 			}
-			which := a.choose(arguments, everywhere)
-			clusters, err := a.clusters(c.Context(), which)
+			which.name = strings.Join(arguments, "")
+			clusters, problem, err := a.look(c.Context(), which, now)
 			if err != nil {
 				return err
 			}
@@ -77,14 +75,14 @@ same word.`,
 				facts: facts{now: now, replicasKnown: true, routesKnown: true, ahead: map[string][2]time.Duration{}},
 			}
 			if lookOnly {
-				return p.diagnose(c.Context(), collected, which, clusters, "")
+				return p.diagnose(c.Context(), collected, clusters, problem, "")
 			}
 			out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 			if err != nil { // before the findings, which would be lost
 				return fmt.Errorf("create the archive: %w", err)
 			}
 			collected.archive = newArchive(out, directory, now, redacts)
-			err = p.diagnose(c.Context(), collected, which, clusters, path)
+			err = p.diagnose(c.Context(), collected, clusters, problem, path)
 			if !collected.archive.complete {
 				_ = out.Close() // it may be closed
 				_ = os.Remove(path)
@@ -92,7 +90,7 @@ same word.`,
 			return err
 		},
 	}
-	c.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, describeEverywhere)
+	c.Flags().BoolVarP(&which.everywhere, "all-namespaces", "A", false, describeEverywhere)
 	c.Flags().StringVar(&path, "archive", "",
 		"a file to write, which must not exist (default scale-to-zero-doctor-TIME.tar.gz)")
 	c.Flags().BoolVar(&lookOnly, "no-archive", false, "only say what is wrong")
@@ -102,9 +100,9 @@ same word.`,
 
 // diagnose collects and judges, and says what is wrong even if the archive cannot be written.
 func (p *program) diagnose(
-	ctx context.Context, c *collector, which choice, clusters []cnpgv1.Cluster, path string,
+	ctx context.Context, c *collector, clusters []seen, problem error, path string,
 ) (unwritten error) {
-	c.collect(ctx, which, clusters)
+	c.collect(ctx, clusters, problem)
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("read the clusters: %w", err)
 	}
@@ -225,7 +223,7 @@ func list[T any](ctx context.Context, c *collector, into *[]T, known *bool, what
 func selecting(labels string) string { return "?labelSelector=" + url.QueryEscape(labels) }
 
 // collect reads all that doctor judges.
-func (c *collector) collect(ctx context.Context, which choice, clusters []cnpgv1.Cluster) {
+func (c *collector) collect(ctx context.Context, clusters []seen, problem error) {
 	c.facts.clusters = make([]examined, len(clusters))
 	var kubernetes struct{ GitVersion string }
 	_ = json.Unmarshal(c.read(ctx, "the version of Kubernetes", "/version", "", mostBytes), &kubernetes)
@@ -240,26 +238,22 @@ func (c *collector) collect(ctx context.Context, which choice, clusters []cnpgv1
 		}
 	}
 	list(ctx, c, &c.facts.rules, new(bool), "the PrometheusRules", "/apis/monitoring.coreos.com/v1/prometheusrules", "")
-	pods, problem := c.podsByCluster(ctx, which)
 	if problem != nil {
 		c.missed("read the instances", problem)
 	}
 	var group errgroup.Group
 	group.SetLimit(collectAtOnce)
-	scheduled := c.schedules(ctx, which.namespace, clusters...)
 	namespaces := map[string]bool{}
-	for i := range clusters {
-		if namespace := clusters[i].Namespace; !namespaces[namespace] {
+	for i, s := range clusters {
+		if namespace := s.Cluster.Namespace; !namespaces[namespace] {
 			namespaces[namespace] = true
 			group.Go(func() error { c.collectNamespace(ctx, namespace); return nil })
 		}
-		if managed := clusters[i].Spec.Managed; managed != nil && c.archive != nil {
+		if managed := s.Cluster.Spec.Managed; managed != nil && c.archive != nil {
 			for j := range managed.Roles {
 				c.archive.names = append(c.archive.names, managed.Roles[j].Name)
 			}
 		}
-		s := see(&clusters[i], pods[client.ObjectKeyFromObject(&clusters[i])], problem == nil, c.facts.now)
-		s.schedules = scheduled
 		group.Go(func() error {
 			c.facts.clusters[i] = examined{s, c.explained(ctx, s, problem, c.facts.now)}
 			c.collectCluster(ctx, &c.facts.clusters[i])

@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -88,16 +87,15 @@ const (
 )
 
 func (p *program) enrolmentCommand(e enrolment) *cobra.Command {
-	selector, everywhere, dryRun, atATime, timeout := "", false, false, 1, defaultRestartTimeout
+	which, dryRun, atATime, timeout := choice{all: true}, false, 1, defaultRestartTimeout
 	c := &cobra.Command{
 		Use: e.name + " (CLUSTER | -l SELECTOR | -A)", Short: e.short, Long: e.long, ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
-			matching, err := parseSelector(c, selector)
-			filtered := c.Flags().Changed("selector")
+			err := which.parse(c)
 			switch {
 			case err != nil:
 				return err
-			case len(arguments) > 1 || (len(arguments) == 1) == (filtered || everywhere):
+			case len(arguments) > 1 || (len(arguments) == 1) == (which.selector != "" || which.everywhere):
 				return usage("%s takes one CLUSTER, or --selector, --all-namespaces or both instead", e.name)
 			case atATime < 0:
 				return usage("--at-a-time is %d; allowed is a number of clusters, or 0 for all", atATime)
@@ -108,8 +106,7 @@ func (p *program) enrolmentCommand(e enrolment) *cobra.Command {
 			}
 			keys := []types.NamespacedName{{Namespace: a.namespace, Name: strings.Join(arguments, "")}}
 			if len(arguments) == 0 {
-				clusters, err := a.list(c.Context(), map[bool]string{false: a.namespace}[everywhere],
-					client.MatchingLabelsSelector{Selector: matching})
+				clusters, err := a.clusters(c.Context(), which)
 				if err != nil {
 					return err
 				}
@@ -133,23 +130,13 @@ func (p *program) enrolmentCommand(e enrolment) *cobra.Command {
 		},
 	}
 	flags := c.Flags()
-	flags.StringVarP(&selector, "selector", "l", "", describeSelector)
-	flags.BoolVarP(&everywhere, "all-namespaces", "A", false, describeEverywhere)
+	which.flags(c, describeSelector, describeEverywhere)
 	flags.BoolVar(&dryRun, "dry-run", false, "change nothing: the API server only checks the change")
 	if e.lists || e.unlists {
 		flags.IntVar(&atATime, "at-a-time", 1, "how many clusters restart at the same time; 0: all")
 		timeoutFlag(c, &timeout, "how long the restart of one cluster may take before the command gives up")
 	}
 	return c
-}
-
-// parseSelector parses the value of --selector. An empty one, as of an unset shell variable, must not select everything.
-func parseSelector(c *cobra.Command, value string) (labels.Selector, error) {
-	matching, err := labels.Parse(value)
-	if err != nil || c.Flags().Changed("selector") && matching.Empty() {
-		return nil, usage(`--selector is %q; allowed is a label selector such as "team=shop"`, value)
-	}
-	return matching, nil
 }
 
 // enrolAll changes the Clusters, and waits for the restarts of earlier ones before it begins too many. If one cannot be

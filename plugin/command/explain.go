@@ -63,25 +63,14 @@ func (p *program) explainCommand() *cobra.Command {
 				return err
 			}
 			now := time.Now()
-			e, err := a.explain(c.Context(), arguments[0], now)
+			all, problem, err := a.look(c.Context(), choice{name: arguments[0]}, now)
 			if err != nil {
 				return err
 			}
+			e := a.explained(c.Context(), all[0], problem, now)
 			return p.write(e, func(w io.Writer) { e.writeText(w, colourful(p.Out, p.Getenv), now) })
 		},
 	}
-}
-
-// explain collects the explanation. It fails only if the Cluster cannot be read.
-func (a *access) explain(ctx context.Context, name string, now time.Time) (*explanation, error) {
-	cluster, err := a.cluster(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	pods, problem := a.pods(ctx, cluster.Namespace, cluster.Name)
-	s := see(cluster, pods, problem == nil, now)
-	s.schedules = a.schedules(ctx, cluster.Namespace, *cluster)
-	return a.explained(ctx, s, problem, now), nil
 }
 
 // explained explains a cluster whose pods could be read without a problem, or not.
@@ -135,7 +124,7 @@ func (e *explanation) askInstances(ctx context.Context, a *access, s seen) {
 	for i, answered := range a.askAll(ctx, asked) {
 		t := told{Pod: names[i], Primary: names[i] == s.Cluster.Status.CurrentPrimary}
 		if t.Primary {
-			e.take(asked[i], answered)
+			e.take(answered)
 		}
 		if answered.err != nil {
 			t.Problem = because(answered.err)

@@ -17,9 +17,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/cli-runtime/pkg/printers"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/estimate"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -99,7 +97,7 @@ func (w wouldHave) Percent() string { return strconv.FormatFloat(100*w.AsleepSha
 
 func (p *program) reportCommand() *cobra.Command {
 	var options estimate.Options
-	selector, everywhere, since := "", false, ""
+	which, since := choice{all: true}, ""
 	c := &cobra.Command{
 		Use: "report", Short: "Say how clusters would sleep: what the sidecars have counted, or an estimate from a Prometheus",
 		Long: `Say how clusters would sleep. Without --prometheus, the sidecars of the clusters that have the annotation
@@ -113,9 +111,8 @@ namespace and pod, in a Prometheus or a server with its API: the sessions by use
 transactions. Only what was scraped is known. The output says what the estimate cannot see.`,
 		Args: cobra.NoArgs, Annotations: map[string]string{annotationAlso: outputHTML},
 		RunE: func(c *cobra.Command, _ []string) error {
-			matching, err := labels.Parse(selector)
-			if err != nil || c.Flags().Changed("selector") && matching.Empty() {
-				return usage(`--selector is %q; allowed is a label selector such as "team=shop"`, selector)
+			if err := which.parse(c); err != nil {
+				return err
 			}
 			past, err := parseDays(since)
 			if err != nil || past < time.Hour || past > longestPast {
@@ -133,8 +130,7 @@ transactions. Only what was scraped is known. The output says what the estimate 
 			if err != nil {
 				return err
 			}
-			clusters, err := a.list(c.Context(), map[bool]string{false: a.namespace}[everywhere],
-				client.MatchingLabelsSelector{Selector: matching})
+			clusters, err := a.clusters(c.Context(), which)
 			if err != nil {
 				return err
 			}
@@ -164,8 +160,7 @@ transactions. Only what was scraped is known. The output says what the estimate 
 	flags.StringVar(&options.Match, "prometheus-match", "",
 		`label matchers for a Prometheus of several Kubernetes clusters, such as k8s_cluster="eu"`)
 	flags.StringVar(&since, "since", "14d", "how long ago the estimate begins")
-	flags.StringVarP(&selector, "selector", "l", "", "only clusters that this label selector matches")
-	flags.BoolVarP(&everywhere, "all-namespaces", "A", false, "clusters of all namespaces")
+	which.flags(c, "only clusters that this label selector matches", "clusters of all namespaces")
 	return c
 }
 
@@ -226,8 +221,7 @@ var countedCaveats = []string{
 // counted asks the sidecars, and the Clusters that hibernate. The clusters of which nothing is counted are noted.
 func (a *access) counted(ctx context.Context, clusters []cnpgv1.Cluster) report {
 	answer := report{Caveats: countedCaveats, Clusters: make([]clusterReport, len(clusters))}
-	var asked []instance
-	var askers []int
+	asked := make([]instance, len(clusters))
 	for i := range clusters {
 		c := &clusters[i]
 		answer.Clusters[i] = clusterReport{Namespace: c.Namespace, Cluster: c.Name}
@@ -243,18 +237,19 @@ func (a *access) counted(ctx context.Context, clusters []cnpgv1.Cluster) report 
 		case c.Status.CurrentPrimary == "":
 			answer.Clusters[i].Note = "it has no primary"
 		default:
-			asked, askers = append(asked, instance{c.Namespace, c.Name, c.Status.CurrentPrimary}), append(askers, i)
+			asked[i] = instance{c.Namespace, c.Name, c.Status.CurrentPrimary}
 		}
 	}
-	for n, answered := range a.askAll(ctx, asked) {
-		r := &answer.Clusters[askers[n]]
+	for i, answered := range a.askAll(ctx, asked) {
+		r := &answer.Clusters[i]
 		switch observed := answered.report.WhatIf; {
+		case answered.pod == "":
 		case answered.err != nil:
 			r.Note = "its sidecar cannot be asked: " + because(answered.err)
 		case observed == nil || observed.ObservedSeconds <= 0:
 			r.Note = "it has not been observed"
 		default:
-			r.count(observed, plan.RequestsOf(&clusters[askers[n]]))
+			r.count(observed, plan.RequestsOf(&clusters[i]))
 		}
 	}
 	answer.sort()

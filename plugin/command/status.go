@@ -10,10 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -64,7 +62,7 @@ type table struct {
 }
 
 func (p *program) statusCommand() *cobra.Command {
-	everywhere, watch, all, selector := false, false, false, ""
+	which, watch := choice{}, false
 	c := &cobra.Command{
 		Use: "status [CLUSTER | -l SELECTOR]", Short: "List the clusters: what sleeps, since when, and what keeps the others awake",
 		Long: `List the clusters: what sleeps, since when, and what keeps the others awake.
@@ -75,22 +73,21 @@ pods. It is empty for a cluster that a person put to sleep, and for one that req
 With --watch, it keeps running, and prints a row again when anything but its times has changed.`,
 		ValidArgsFunction: p.completeCluster, Annotations: map[string]string{annotationAlso: outputName + " " + outputWide},
 		RunE: func(c *cobra.Command, arguments []string) error {
-			matching, err := parseSelector(c, selector)
+			err := which.parse(c)
 			switch {
 			case err != nil:
 				return err
-			case len(arguments) > 1 || len(arguments) == 1 && (everywhere || all || c.Flags().Changed("selector")):
+			case len(arguments) > 1 || len(arguments) == 1 && (which.everywhere || which.all || which.selector != ""):
 				return usage("status takes one CLUSTER at most, and none with --all-namespaces, --all or --selector")
-			case p.output == outputName && (watch || everywhere): // names of two namespaces may be the same
+			case p.output == outputName && (watch || which.everywhere): // names of two namespaces may be the same
 				return usage("--output %s cannot be combined with --watch or --all-namespaces", p.output)
 			}
 			a, err := p.connect()
 			if err != nil {
 				return err
 			}
-			which := a.choose(arguments, everywhere)
-			which.matching, which.all = matching, all
-			text := newStatusText(p.Out, everywhere, p.output == outputWide, colourful(p.Out, p.Getenv))
+			which.name = strings.Join(arguments, "")
+			text := newStatusText(p.Out, which.everywhere, p.output == outputWide, colourful(p.Out, p.Getenv))
 			if watch {
 				return (&watcher{access: a, program: p, text: text, which: which}).watch(c.Context())
 			}
@@ -99,9 +96,11 @@ With --watch, it keeps running, and prints a row again when anything but its tim
 			if err != nil {
 				return err
 			}
-			p.sayNote(answer.Note)
+			if answer.Note != "" {
+				p.say("%s", unknownInstances+answer.Note)
+			}
 			if len(answer.Clusters) == 0 && p.printer == nil {
-				p.sayNone(which)
+				p.say("%s", a.none(which))
 				return nil
 			}
 			return p.write(answer, func(out io.Writer) {
@@ -115,78 +114,49 @@ With --watch, it keeps running, and prints a row again when anything but its tim
 			})
 		},
 	}
-	c.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, describeEverywhere)
-	c.Flags().BoolVar(&all, "all", false, "include clusters that do not list the plugin")
-	c.Flags().StringVarP(&selector, "selector", "l", "", describeSelector)
+	which.flags(c, describeSelector, describeEverywhere)
+	c.Flags().BoolVar(&which.all, "all", false, "include clusters that do not list the plugin")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep running, and print what changes")
 	return c
 }
 
-// sayNote prints what could not be determined for any cluster.
-func (p *program) sayNote(note string) {
-	if note != "" {
-		p.say("%s", unknownInstances(note))
-	}
-}
+const unknownInstances = "Cannot tell which instances are ready: "
 
-func unknownInstances(note string) string {
-	return "Cannot tell which instances are ready: " + note
-}
-
-// sayNone prints that there is nothing to list.
-func (p *program) sayNone(which choice) {
-	var message strings.Builder
-	message.WriteString("No Cluster")
-	if which.namespace != "" {
-		fmt.Fprintf(&message, " in the namespace %q", which.namespace)
+// none says that there is nothing to list.
+func (a *access) none(which choice) string {
+	in, lacks := "", " lists the plugin"
+	if !which.everywhere {
+		in = fmt.Sprintf(" in the namespace %q", a.namespace)
 	}
-	switch selected := which.matching != nil && !which.matching.Empty(); {
-	case selected && which.all:
-		message.WriteString(" matches the selector")
-	case selected:
-		message.WriteString(" matches the selector and lists the plugin")
+	switch {
+	case which.selector != "" && which.all:
+		lacks = " matches the selector"
+	case which.selector != "":
+		lacks = " matches the selector and lists the plugin"
 	case which.all:
-		message.WriteString(" exists")
-	default:
-		message.WriteString(" lists the plugin")
+		lacks = " exists"
 	}
-	p.say("%s.", message.String())
-}
-
-// choice says which clusters are listed.
-type choice struct {
-	namespace string          // empty: all
-	name      string          // if not empty, only this one
-	matching  labels.Selector // nil: any
-	all       bool            // also those that do not list the plugin
-}
-
-// choose chooses the cluster that is named, or those of the namespace or of all.
-func (a *access) choose(arguments []string, everywhere bool) choice {
-	return choice{namespace: map[bool]string{false: a.namespace}[everywhere], name: strings.Join(arguments, "")}
+	return "No Cluster" + in + lacks + "."
 }
 
 // table returns the chosen clusters. A failure for one cluster is noted in its row and does not affect the others.
 func (a *access) table(ctx context.Context, which choice, now time.Time) (table, error) {
-	clusters, err := a.clusters(ctx, which)
+	all, problem, err := a.look(ctx, which, now)
 	if err != nil {
 		return table{}, err
 	}
-	pods, problem := a.podsByCluster(ctx, which)
-	rows, scheduled := make([]row, 0, len(clusters)), a.schedules(ctx, which.namespace, clusters...)
-	var asked []instance
-	var askers []int
-	for i := range clusters {
-		s := see(&clusters[i], pods[client.ObjectKeyFromObject(&clusters[i])], problem == nil, now)
-		s.schedules = scheduled
+	rows, asked := make([]row, len(all)), make([]instance, len(all))
+	for i, s := range all {
 		state := s.State(now)
-		rows = append(rows, s.row(state, now))
+		rows[i] = s.row(state, now)
 		if s.asks(state) {
-			asked, askers = append(asked, s.instance(clusters[i].Status.CurrentPrimary)), append(askers, i)
+			asked[i] = s.instance(s.Cluster.Status.CurrentPrimary)
 		}
 	}
-	for n, answered := range a.askAll(ctx, asked) {
-		rows[askers[n]].take(asked[n], answered)
+	for i, answered := range a.askAll(ctx, asked) {
+		if answered.pod != "" {
+			rows[i].take(answered)
+		}
 	}
 	slices.SortFunc(rows, func(a, b row) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Cluster, b.Cluster))
@@ -276,9 +246,9 @@ func defaultsOf(annotations map[string]string) []string {
 }
 
 // take adds the report of the primary's sidecar.
-func (r *row) take(i instance, a answer) {
+func (r *row) take(a answer) {
 	if a.err != nil {
-		r.note(fmt.Sprintf("the sidecar of %s cannot be asked: %s", i.pod, because(a.err)))
+		r.note(fmt.Sprintf("the sidecar of %s cannot be asked: %s", a.pod, because(a.err)))
 		return
 	}
 	r.IdleForSeconds, r.Due = a.report.IdleForSeconds, a.report.SleepDue

@@ -139,12 +139,6 @@ func TestSilenceIsBounded(t *testing.T) {
 		w.hangs["p"] = true
 		a := &access{report: w.report}
 		began := time.Now()
-		answers := a.askAll(t.Context(), make([]instance, 1000))
-		for i := range answers {
-			if answers[i].err == nil {
-				t.Fatal("an answer from nobody")
-			}
-		}
 		instances := make([]instance, 1000)
 		for i := range instances {
 			instances[i].pod = "p"
@@ -164,7 +158,7 @@ func TestColours(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		w := fleet(t)
-		answer, err := (&access{client: w.api, report: w.report}).table(t.Context(), choice{namespace: "shop"}, time.Now())
+		answer, err := (&access{client: w.api, namespace: "shop", report: w.report}).table(t.Context(), choice{}, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

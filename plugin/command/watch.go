@@ -76,10 +76,10 @@ func (w *watcher) take(answer table, now time.Time) error {
 	if answer.Note == "" {
 		w.said = ""
 	} else {
-		w.tell(unknownInstances(answer.Note))
+		w.tell(unknownInstances + answer.Note)
 	}
 	if before == nil && len(changed) == 0 {
-		w.program.sayNone(w.which)
+		w.program.say("%s", w.none(w.which))
 	}
 	return w.write(changed, now)
 }
