@@ -289,10 +289,10 @@ func (a *access) look(ctx context.Context, which choice, now time.Time) (all []s
 		key := types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Labels[endpointslice.LabelCluster]}
 		of[key] = append(of[key], pods[i])
 	}
-	scheduled := a.schedules(ctx, a.in(which), clusters)
+	schedules, unscheduled := a.schedules(ctx, a.in(which), clusters)
 	for i := range clusters {
 		s := see(&clusters[i], of[client.ObjectKeyFromObject(&clusters[i])], problem == nil, now)
-		s.schedules = scheduled
+		s.schedules, s.unscheduled = schedules, unscheduled
 		all = append(all, s)
 	}
 	return all, problem, nil
@@ -312,18 +312,20 @@ func (a *access) pods(ctx context.Context, namespace, cluster string) ([]corev1.
 }
 
 // schedules reads the ScheduledBackups of a namespace if they wake one of the clusters; an empty namespace means all.
-func (a *access) schedules(ctx context.Context, namespace string, clusters []cnpgv1.Cluster) schedules {
+func (a *access) schedules(
+	ctx context.Context, namespace string, clusters []cnpgv1.Cluster,
+) ([]cnpgv1.ScheduledBackup, error) {
+	var list cnpgv1.ScheduledBackupList
 	wakes := func(c cnpgv1.Cluster) bool {
 		return strings.Contains(contract.Effective(c.Annotations)[contract.AnnotationWake], contract.WakeOnBackup)
 	}
 	if !slices.ContainsFunc(clusters, wakes) {
-		return schedules{}
+		return nil, nil
 	}
-	var list cnpgv1.ScheduledBackupList
 	if err := a.client.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return schedules{err: fmt.Errorf("cannot list the ScheduledBackups: %w", err)}
+		return nil, fmt.Errorf("cannot list the ScheduledBackups: %w", err)
 	}
-	return schedules{items: list.Items}
+	return list.Items, nil
 }
 
 // annotate sets annotations of a Cluster, and removes those with a nil value, with the resourceVersion as precondition.

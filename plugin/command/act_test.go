@@ -239,7 +239,7 @@ func TestNextStepOfAWake(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			if got := see(cluster("orders", row.changes...), row.pods, !row.unknown, time.Now()).next(); got != row.want {
-				t.Errorf("step %d, want %d", got, row.want)
+				t.Errorf("step %q, want %q", got, row.want)
 			}
 		})
 	}

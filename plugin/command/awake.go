@@ -1,8 +1,6 @@
 package command
 
 import (
-	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -34,9 +32,10 @@ func (p *program) keepAwakeCommand() *cobra.Command {
 stays. This does not wake a cluster that sleeps.`,
 		Args: exactly("CLUSTER", "DURATION"), ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
-			length, err := parseLength(arguments[1])
-			if err != nil {
-				return err
+			length, err := parseDays(arguments[1])
+			if err != nil || length <= 0 || length > contract.MaxKeepAwake {
+				return usage(
+					`the duration is %q; allowed is more than 0s and at most 168h, such as "90m", "1h30m" or "2d"`, arguments[1])
 			}
 			return p.keep(c, arguments[0], func(cluster *cnpgv1.Cluster, now time.Time) (until time.Time, change bool) {
 				until = now.Add(min(length, contract.MaxKeepAwake-clocksApart)).UTC().Truncate(time.Second)
@@ -60,15 +59,6 @@ func (p *program) releaseCommand() *cobra.Command {
 			})
 		},
 	}
-}
-
-// parseLength parses a keep-awake duration.
-func parseLength(value string) (time.Duration, error) {
-	length, err := parseDays(value)
-	if err != nil || length <= 0 || length > contract.MaxKeepAwake {
-		return 0, usage(`the duration is %q; allowed is more than 0s and at most 168h, such as "90m", "1h30m" or "2d"`, value)
-	}
-	return length, nil
 }
 
 // parseDays parses a duration, also one in days.
@@ -95,18 +85,18 @@ func (p *program) keep(
 		now := time.Now()
 		until, change := decide(cluster, now)
 		var changes map[string]*string
-		switch value := until.Format(time.RFC3339); {
-		case !change:
-		case until.IsZero():
-			changes = map[string]*string{contract.AnnotationKeepAwakeUntil: nil}
+		if change {
+			var value *string
 			delete(cluster.Annotations, contract.AnnotationKeepAwakeUntil)
-		default:
-			changes = map[string]*string{contract.AnnotationKeepAwakeUntil: &value}
-			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, contract.AnnotationKeepAwakeUntil, value)
+			if !until.IsZero() {
+				value = new(until.Format(time.RFC3339))
+				metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, contract.AnnotationKeepAwakeUntil, *value)
+			}
+			changes = map[string]*string{contract.AnnotationKeepAwakeUntil: value}
 		}
 		s := see(cluster, nil, false, now) // the state after the patch: the value replaced may have been invalid
 		sleeps = s.View.HibernationOn || s.View.Dozing
-		answer = kept{result{cluster.Namespace, cluster.Name, s.State(now)}, unlessZero(until)}
+		answer = kept{s.result(now), unlessZero(until)}
 		return changes
 	})
 	if err != nil {
@@ -120,12 +110,8 @@ func (p *program) keep(
 	case answer.State == clusterstate.Disabled:
 		p.say("Scale to zero is off for it: nothing puts it to sleep.")
 	}
-	return p.write(answer, func(w io.Writer) {
-		if answer.Until == nil {
-			_, _ = fmt.Fprintf(w, "Cluster %s/%s is not kept awake.\n", answer.Namespace, answer.Cluster)
-			return
-		}
-		_, _ = fmt.Fprintf(w, "Cluster %s/%s is kept awake until %s.\n", answer.Namespace, answer.Cluster,
-			answer.Until.Format(time.RFC3339))
-	})
+	if answer.Until == nil {
+		return p.write(answer, answer.says("is not kept awake"))
+	}
+	return p.write(answer, answer.says("is kept awake until "+answer.Until.Format(time.RFC3339)))
 }

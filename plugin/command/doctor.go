@@ -108,35 +108,35 @@ func (p *program) diagnose(
 	}
 	answer := diagnosis{Findings: judge(c.facts), Unread: append([]string{}, c.unread...)}
 	if c.archive != nil {
-		var text strings.Builder
-		answer.text(&text)
-		c.archive.addText("findings.txt", text.String())
+		c.archive.addText("findings.txt", answer.text())
 		c.archive.addText("errors.txt", strings.Join(c.unread, "\n"))
 		c.archive.addJSON("versions.json", c.versions)
 		if unwritten = c.archive.close(); unwritten == nil {
 			answer.Archive = path
 		}
 	}
-	if err := cmp.Or(p.write(answer, answer.text), unwritten); err != nil || len(answer.Findings) == 0 {
+	if err := cmp.Or(p.write(answer, answer.text()), unwritten); err != nil || len(answer.Findings) == 0 {
 		return err
 	}
 	return failure{exitFound, "doctor has found something wrong"}
 }
 
-// text writes the findings, one a line.
-func (d diagnosis) text(out io.Writer) {
+// text has the findings, one a line.
+func (d diagnosis) text() string {
+	var text strings.Builder
 	for _, f := range d.Findings {
-		_, _ = fmt.Fprintf(out, "%s (%s).\n", strings.TrimSuffix(cell(f.Problem), "."), f.Page)
+		fmt.Fprintf(&text, "%s (%s).\n", strings.TrimSuffix(cell(f.Problem), "."), f.Page)
 	}
 	if len(d.Findings) == 0 {
-		_, _ = fmt.Fprintln(out, "The command finds nothing wrong.")
+		text.WriteString("The command finds nothing wrong.\n")
 	}
 	for _, problem := range d.Unread {
-		_, _ = fmt.Fprintln(out, cell(problem)+".")
+		text.WriteString(cell(problem) + ".\n")
 	}
 	if d.Archive != "" {
-		_, _ = fmt.Fprintf(out, "The archive is %s. Read it before you publish it.\n", d.Archive)
+		fmt.Fprintf(&text, "The archive is %s. Read it before you publish it.\n", d.Archive)
 	}
+	return text.String()
 }
 
 // readWithin bounds one request of doctor, mostBytes what the archive has of a log or of metrics, and collectAtOnce the
@@ -269,7 +269,7 @@ func (c *collector) collectDeployment(ctx context.Context, d *appsv1.Deployment)
 	for _, of := range slices.Concat(d.Spec.Template.Spec.InitContainers, d.Spec.Template.Spec.Containers) {
 		c.versions[d.Namespace+"/"+d.Name+"/"+of.Name] = of.Image
 	}
-	if pluginContainer(&d.Spec.Template.Spec) == nil {
+	if named(&d.Spec.Template.Spec, pluginContainer) == nil {
 		return
 	}
 	core, before := "/api/v1/namespaces/"+d.Namespace, len(c.facts.replicas)
@@ -277,7 +277,7 @@ func (c *collector) collectDeployment(ctx context.Context, d *appsv1.Deployment)
 	list(ctx, c, &c.facts.replicas, &c.facts.replicasKnown, "the pods of the plugin",
 		core+"/pods"+selecting(metav1.FormatLabelSelector(d.Spec.Selector)), "plugin/pods.json")
 	for _, pod := range c.facts.replicas[before:] {
-		c.collectContainer(ctx, &pod, pluginContainer(&pod.Spec), "plugin/", true)
+		c.collectContainer(ctx, &pod, named(&pod.Spec, pluginContainer), "plugin/", true)
 	}
 	if c.archive != nil {
 		list(ctx, c, new([]any), new(bool), "the ports of the gateway",
@@ -310,7 +310,7 @@ func (c *collector) collectCluster(ctx context.Context, of *examined) {
 			c.missed("ask the sidecar of "+pod.Namespace+"/"+pod.Name, errors.New(problem))
 		}
 		c.archive.addJSON(directory+pod.Name+".json", pod)
-		c.collectContainer(ctx, pod, sidecarOf(pod), directory, problem == "")
+		c.collectContainer(ctx, pod, named(&pod.Spec, container), directory, problem == "")
 	}
 }
 

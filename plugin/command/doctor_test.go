@@ -52,8 +52,8 @@ func healthy(now time.Time) facts {
 		now: now, deployments: []appsv1.Deployment{deployment}, replicasKnown: true, routesKnown: true,
 		replicas: []corev1.Pod{*pod("", "scale-to-zero-1", time.Hour, false), *pod("", "scale-to-zero-2", time.Hour, true)},
 		clusters: []examined{
-			{awake, &explanation{row: row{State: clusterstate.Awake}, Instances: []told{{Pod: "orders-1", Report: &contract.Report{}}}}},
-			{night, &explanation{row: row{State: clusterstate.Asleep}}},
+			{awake, &explanation{row: row{result: result{State: clusterstate.Awake}}, Instances: []told{{Pod: "orders-1", Report: &contract.Report{}}}}},
+			{night, &explanation{row: row{result: result{State: clusterstate.Asleep}}}},
 		},
 		services: []corev1.Service{service}, slices: []discoveryv1.EndpointSlice{led},
 		ahead: map[string][2]time.Duration{
@@ -153,9 +153,8 @@ func TestJudge(t *testing.T) {
 			for _, change := range row.changes {
 				change(&f)
 			}
-			var text strings.Builder
-			diagnosis{Findings: judge(f)}.text(&text)
-			if diff := cmp.Diff(row.want+"\n", text.String()); diff != "" {
+			text := diagnosis{Findings: judge(f)}.text()
+			if diff := cmp.Diff(row.want+"\n", text); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

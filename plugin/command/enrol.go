@@ -126,7 +126,7 @@ func (p *program) enrolmentCommand(e enrolment) *cobra.Command {
 					e.text(p.Out, &changed, map[bool]string{true: " (dry run)"}[dryRun])
 				}
 			})
-			return errors.Join(err, p.write(map[string]any{"clusters": answers}, func(io.Writer) {}))
+			return errors.Join(err, p.write(map[string]any{"clusters": answers}, ""))
 		},
 	}
 	flags := c.Flags()
@@ -259,7 +259,9 @@ func (a *access) enrol(
 }
 
 // outdated reports whether the operator replaces the pod.
-func (e enrolment) outdated(pod corev1.Pod) bool { return (sidecarOf(&pod) != nil) != e.lists }
+func (e enrolment) outdated(pod corev1.Pod) bool {
+	return (named(&pod.Spec, container) != nil) != e.lists
+}
 
 // awaitRestart waits until the instances have been restarted and are ready, or sleep again, or until the operator waits
 // for a person to restart the primary.

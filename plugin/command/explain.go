@@ -19,9 +19,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// container is the name of the sidecar's container.
-const container = "scale-to-zero"
-
 // explanation is the output of explain.
 type explanation struct {
 	row
@@ -68,7 +65,7 @@ func (p *program) explainCommand() *cobra.Command {
 				return err
 			}
 			e := a.explained(c.Context(), all[0], problem, now)
-			return p.write(e, func(w io.Writer) { e.writeText(w, colourful(p.Out, p.Getenv), now) })
+			return p.write(e, e.text(colourful(p.Out, p.Getenv), now))
 		},
 	}
 }
@@ -76,14 +73,12 @@ func (p *program) explainCommand() *cobra.Command {
 // explained explains a cluster whose pods could be read without a problem, or not.
 func (a *access) explained(ctx context.Context, s seen, problem error, now time.Time) *explanation {
 	cluster, state := s.Cluster, s.State(now)
-	e := &explanation{row: s.row(state, now), Blockers: []blocker{}, Problems: []string{}, Rules: map[string]string{}, Instances: []told{}}
+	e := &explanation{row: s.row(state, now), Blockers: []blocker{}, Rules: map[string]string{}, Instances: []told{}}
 	if problem != nil {
 		e.note(problem.Error())
 	}
 	_, problems := idle.ParsePolicy(cluster.Annotations, now)
-	for _, problem := range problems {
-		e.Problems = append(e.Problems, problem.String())
-	}
+	e.Problems = texts(problems)
 	effective := contract.Effective(cluster.Annotations)
 	for _, key := range []string{
 		contract.AnnotationEnabled, contract.AnnotationInactivityMinutes, contract.AnnotationDozeMinutes, contract.AnnotationActivity, contract.AnnotationIgnore, contract.AnnotationKeepAwake, contract.AnnotationKeepAwakeUntil, contract.AnnotationWake,
@@ -102,9 +97,7 @@ func (a *access) explained(ctx context.Context, s seen, problem error, now time.
 		return e
 	}
 	e.askInstances(ctx, a, s)
-	for _, reason := range e.DozeBlockedBy {
-		e.DozeBlockers = append(e.DozeBlockers, blocker{reason, describe(reason)})
-	}
+	e.DozeBlockers = described(e.DozeBlockedBy)
 	return e
 }
 
@@ -112,14 +105,12 @@ func (a *access) explained(ctx context.Context, s seen, problem error, now time.
 func (e *explanation) askInstances(ctx context.Context, a *access, s seen) {
 	names := slices.Clone(s.Cluster.Status.InstanceNames)
 	for i := range s.Pods {
-		if !slices.Contains(names, s.Pods[i].Name) {
-			names = append(names, s.Pods[i].Name)
-		}
+		names = union(names, s.Pods[i].Name)
 	}
 	slices.Sort(names)
 	asked := make([]instance, 0, len(names))
 	for _, name := range names {
-		asked = append(asked, s.instance(name))
+		asked = append(asked, instance{s.Cluster.Namespace, s.Cluster.Name, name})
 	}
 	for i, answered := range a.askAll(ctx, asked) {
 		t := told{Pod: names[i], Primary: names[i] == s.Cluster.Status.CurrentPrimary}
@@ -133,9 +124,7 @@ func (e *explanation) askInstances(ctx context.Context, a *access, s seen) {
 		}
 		e.Instances = append(e.Instances, t)
 	}
-	for _, reason := range e.BlockedBy {
-		e.Blockers = append(e.Blockers, blocker{reason, describe(reason)})
-	}
+	e.Blockers = described(e.BlockedBy)
 }
 
 // problem returns why the sidecar in a pod has not answered; empty if it has, or was not asked.
@@ -148,18 +137,31 @@ func (e *explanation) problem(pod string) string {
 	return ""
 }
 
-// describe describes a reason; a newer sidecar may have reasons unknown here.
-func describe(reason string) string {
-	return cmp.Or(idle.Reason(reason).Description(), "this program is older than the sidecar and does not know the reason")
+// described describes reasons; a newer sidecar may have some that are unknown here.
+func described(reasons []string) []blocker {
+	blockers := []blocker{}
+	for _, reason := range reasons {
+		blockers = append(blockers, blocker{reason, cmp.Or(idle.Reason(reason).Description(),
+			"this program is older than the sidecar and does not know the reason")})
+	}
+	return blockers
 }
 
-// writeText writes the explanation as text.
-func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
-	out := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+func texts(problems []idle.Problem) []string {
+	texts := []string{}
+	for _, problem := range problems {
+		texts = append(texts, problem.String())
+	}
+	return texts
+}
+
+func (e *explanation) text(colourful bool, now time.Time) string {
+	var text strings.Builder
+	out := tabwriter.NewWriter(&text, 0, 8, 3, ' ', 0)
 	p := func(format string, arguments ...any) { _, _ = io.WriteString(out, fmt.Sprintf(format, arguments...)) }
-	p("Cluster %s/%s is %s", e.Namespace, e.Cluster, paint(colours, colourOf(e.State), string(e.State)))
+	p("Cluster %s/%s is %s", e.Namespace, e.Cluster, paint(colourful, e.State, string(e.State)))
 	if e.Since != nil {
-		p(", since %s (%s)", e.Since.Format(time.RFC3339), ago(*e.Since, now))
+		p(", since %s (%s)", e.Since.Format(time.RFC3339), ago(e.Since, now))
 	}
 	p(".\n")
 	e.writeSleep(p)
@@ -215,7 +217,8 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 		p("%s\t%s%s\n", key, cell(e.Rules[key]), from)
 	}
 	e.writeInstances(p, now)
-	_ = out.Flush() // nothing can be done about an error
+	_ = out.Flush()
+	return text.String()
 }
 
 // writeSleep explains why the cluster sleeps and what wakes it.
@@ -275,18 +278,15 @@ func (e *explanation) writeInstances(p func(string, ...any), now time.Time) {
 			p("%s\t%s\t%s\t-\t-\t-\t%s\n", t.Pod, role, "unknown", cell(t.Problem))
 			continue
 		}
-		use, last, note := "unknown", "", ""
+		use, note := "unknown", ""
 		if t.Report.Known {
 			use = map[bool]string{true: "yes", false: "no"}[t.Report.Active]
-		}
-		if t.Report.LastActivity != nil {
-			last = ago(*t.Report.LastActivity, now)
 		}
 		if t.Report.LastUnseenClient != "" {
 			note = "newest short session: from " + t.Report.LastUnseenClient
 		}
-		p("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Pod, role, use, cell(long(t.Report.IdleForSeconds)), cell(last),
-			cell(sessions(t.Report.Sessions)), cell(note))
+		p("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Pod, role, use, cell(long(t.Report.IdleForSeconds)),
+			cell(ago(t.Report.LastActivity, now)), cell(sessions(t.Report.Sessions)), cell(note))
 	}
 	p("\nTheir sessions, and which of them count:\n")
 	for _, t := range e.Instances {

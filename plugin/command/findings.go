@@ -135,7 +135,7 @@ func (f *facts) judgeSidecars(c *examined) {
 		why = ": " + why
 	}
 	for i := range c.Pods {
-		pod, sidecar := c.Cluster.Namespace+"/"+c.Pods[i].Name, sidecarOf(&c.Pods[i])
+		pod, sidecar := c.Cluster.Namespace+"/"+c.Pods[i].Name, named(&c.Pods[i].Spec, container)
 		if sidecar == nil {
 			f.find("troubleshooting.md#no-reason-is-given", "The pod %s has no sidecar%s", pod, why)
 			continue
@@ -229,7 +229,7 @@ func (f *facts) setting(variable, otherwise string) string {
 	if len(f.deployments) == 0 {
 		return ""
 	}
-	plugin := pluginContainer(&f.deployments[0].Spec.Template.Spec)
+	plugin := named(&f.deployments[0].Spec.Template.Spec, pluginContainer)
 	for _, e := range plugin.Env {
 		switch {
 		case e.Name == variable && e.ValueFrom != nil:

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -70,12 +71,17 @@ func completeOutput(c *cobra.Command, _ []string, typed string) ([]string, cobra
 	return proposals, directive
 }
 
-// write writes the value with the printer, or as text.
-func (p *program) write(value any, text func(io.Writer)) error {
+// write writes the value with the printer, or the text.
+func (p *program) write(value any, text string) error {
 	if p.printer == nil {
-		text(p.Out)
+		_, _ = io.WriteString(p.Out, text)
 		return nil
 	}
+	return p.print(value)
+}
+
+// print writes the value with the printer.
+func (p *program) print(value any) error {
 	body, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Errorf("encode the answer: %w", err)
@@ -100,19 +106,15 @@ func printable(text string) string {
 
 // cell formats a text for a table: a single line, never empty.
 func cell(text string) string {
-	text = strings.ReplaceAll(printable(text), "\n", " ")
-	if text == "" {
-		return "-"
-	}
-	return text
+	return cmp.Or(strings.ReplaceAll(printable(text), "\n", " "), "-")
 }
 
 // ago formats how long ago a time is.
-func ago(at, now time.Time) string {
-	if at.IsZero() {
+func ago(at *time.Time, now time.Time) string {
+	if at == nil || at.IsZero() {
 		return ""
 	}
-	return duration.HumanDuration(max(now.Sub(at), 0)) + " ago"
+	return duration.HumanDuration(max(now.Sub(*at), 0)) + " ago"
 }
 
 // long formats a number of seconds.
@@ -123,15 +125,14 @@ func long(seconds *float64) string {
 	return duration.HumanDuration(time.Duration(max(*seconds, 0) * float64(time.Second)))
 }
 
-// All colours have the same length, which keeps table columns aligned.
-const (
-	plain  = "\x1b[39m"
-	red    = "\x1b[31m"
-	green  = "\x1b[32m"
-	yellow = "\x1b[33m"
-	blue   = "\x1b[34m"
-	reset  = "\x1b[0m"
-)
+// plain is the colour of states without another, and of the header. All colours have the same length, which keeps the
+// columns of a table aligned.
+const plain, green, yellow, blue = "\x1b[39m", "\x1b[32m", "\x1b[33m", "\x1b[34m"
+
+var colours = map[clusterstate.State]string{
+	clusterstate.Awake: green, clusterstate.Observed: green, clusterstate.Asleep: blue, clusterstate.Dozing: blue,
+	clusterstate.AsleepByHand: yellow, clusterstate.Going: yellow, clusterstate.Waking: yellow,
+}
 
 // colourful reports whether to use colours: on a terminal that supports them, unless NO_COLOR is set (no-color.org).
 func colourful(out io.Writer, getenv func(string) string) bool {
@@ -140,27 +141,12 @@ func colourful(out io.Writer, getenv func(string) string) bool {
 	return ok && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))
 }
 
-// paint colours a text.
-func paint(colours bool, colour, text string) string {
-	if !colours {
+// paint colours the text of a state.
+func paint(colourful bool, state clusterstate.State, text string) string {
+	if !colourful {
 		return text
 	}
-	return colour + text + reset
-}
-
-// colourOf returns the colour of a state.
-func colourOf(state clusterstate.State) string {
-	switch state {
-	case clusterstate.Awake, clusterstate.Observed:
-		return green
-	case clusterstate.Asleep, clusterstate.Dozing:
-		return blue
-	case clusterstate.AsleepByHand, clusterstate.Going, clusterstate.Waking:
-		return yellow
-	case clusterstate.Disabled, clusterstate.NotEnrolled:
-		return plain
-	}
-	return red
+	return cmp.Or(colours[state], plain) + text + "\x1b[0m"
 }
 
 func unlessZero(at time.Time) *time.Time {

@@ -6,11 +6,9 @@ import (
 	_ "embed" // for the page
 	"fmt"
 	"html/template"
-	"io"
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -78,6 +76,7 @@ type clusterReport struct {
 	// from an estimate.
 	AwakeShares map[string]float64 `json:"awakeShares,omitempty"`
 	Note        string             `json:"note,omitempty"`
+	requests    plan.Requests
 }
 
 // wouldHave is how a cluster would have slept at one threshold. The savings are absent where the containers request
@@ -93,7 +92,19 @@ type wouldHave struct {
 }
 
 // Percent is for the page.
-func (w wouldHave) Percent() string { return strconv.FormatFloat(100*w.AsleepShare, 'f', 1, 64) }
+func (w wouldHave) Percent() string { return fmt.Sprintf("%.1f", 100*w.AsleepShare) }
+
+// Usual is how the cluster would have slept at the usual threshold.
+func (r clusterReport) Usual() wouldHave { return r.Sleeps[usualIndex] }
+
+// reportOf is the report of a cluster of which nothing is known.
+func reportOf(c *cnpgv1.Cluster) clusterReport {
+	r := clusterReport{Namespace: c.Namespace, Cluster: c.Name, requests: plan.RequestsOf(c)}
+	for _, threshold := range thresholds {
+		r.Sleeps = append(r.Sleeps, wouldHave{ThresholdSeconds: threshold.Seconds()})
+	}
+	return r
+}
 
 func (p *program) reportCommand() *cobra.Command {
 	var options estimate.Options
@@ -147,7 +158,7 @@ transactions. Only what was scraped is known. The output says what the estimate 
 			if p.output == outputHTML {
 				return page.Execute(p.Out, answer)
 			}
-			return p.write(answer, answer.text)
+			return p.write(answer, answer.text())
 		},
 	}
 	flags := c.Flags()
@@ -181,8 +192,10 @@ func makeReport(
 	var restless []int
 	var of []estimate.Cluster
 	for i := range clusters {
-		answer.Clusters = append(answer.Clusters, reportOf(&clusters[i], histories[i]))
-		if r := answer.Clusters[i]; histories[i].Used() && r.Sleeps[usualIndex].AsleepShare < 0.5 {
+		r := reportOf(&clusters[i])
+		r.estimate(histories[i])
+		answer.Clusters = append(answer.Clusters, r)
+		if histories[i].Used() && r.Usual().AsleepShare < 0.5 {
 			restless, of = append(restless, i), append(of, asked[i])
 		}
 	}
@@ -203,7 +216,7 @@ func makeReport(
 // sort puts first what frees most.
 func (r report) sort() {
 	slices.SortStableFunc(r.Clusters, func(a, b clusterReport) int {
-		x, y := a.Sleeps[usualIndex], b.Sleeps[usualIndex]
+		x, y := a.Usual(), b.Usual()
 		return cmp.Or(
 			cmp.Compare(value(y.CPUHoursAWeek), value(x.CPUHoursAWeek)), cmp.Compare(value(y.GiBHoursAWeek), value(x.GiBHoursAWeek)),
 			cmp.Compare(y.AsleepShare, x.AsleepShare), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Cluster, b.Cluster),
@@ -223,22 +236,18 @@ func (a *access) counted(ctx context.Context, clusters []cnpgv1.Cluster) report 
 	answer := report{Caveats: countedCaveats, Clusters: make([]clusterReport, len(clusters))}
 	asked := make([]instance, len(clusters))
 	for i := range clusters {
-		c := &clusters[i]
-		answer.Clusters[i] = clusterReport{Namespace: c.Namespace, Cluster: c.Name}
-		for _, threshold := range thresholds {
-			answer.Clusters[i].Sleeps = append(answer.Clusters[i].Sleeps, wouldHave{ThresholdSeconds: threshold.Seconds()})
-		}
-		kept := keptCounts(c, time.Now())
-		switch {
+		c, r := &clusters[i], reportOf(&clusters[i])
+		switch kept := keptCounts(c, time.Now()); {
 		case kept != nil:
-			answer.Clusters[i].count(kept, plan.RequestsOf(c))
+			r.count(kept)
 		case !plan.Lists(c):
-			answer.Clusters[i].Note = "it does not list the plugin"
+			r.Note = "it does not list the plugin"
 		case c.Status.CurrentPrimary == "":
-			answer.Clusters[i].Note = "it has no primary"
+			r.Note = "it has no primary"
 		default:
 			asked[i] = instance{c.Namespace, c.Name, c.Status.CurrentPrimary}
 		}
+		answer.Clusters[i] = r
 	}
 	for i, answered := range a.askAll(ctx, asked) {
 		r := &answer.Clusters[i]
@@ -249,7 +258,7 @@ func (a *access) counted(ctx context.Context, clusters []cnpgv1.Cluster) report 
 		case observed == nil || observed.ObservedSeconds <= 0:
 			r.Note = "it has not been observed"
 		default:
-			r.count(observed, plan.RequestsOf(&clusters[i]))
+			r.count(observed)
 		}
 	}
 	answer.sort()
@@ -270,19 +279,18 @@ func keptCounts(c *cnpgv1.Cluster, now time.Time) *contract.ReportedWhatIf {
 }
 
 // count takes over what a sidecar has counted.
-func (r *clusterReport) count(observed *contract.ReportedWhatIf, sum plan.Requests) {
+func (r *clusterReport) count(observed *contract.ReportedWhatIf) {
 	r.KnownShare, r.ObservedSeconds, r.AwakeShares = 1, &observed.ObservedSeconds, map[string]float64{}
 	r.Own, r.WakeSeconds = &observed.Own, rounded(observed.WakeSeconds)
 	lasted := time.Duration(observed.ObservedSeconds * float64(time.Second))
 	for i := range r.Sleeps {
-		would := &r.Sleeps[i]
 		for _, s := range observed.Sleeps {
-			if s.ThresholdSeconds == would.ThresholdSeconds {
-				would.fill(min(s.Seconds/observed.ObservedSeconds, 1), s.Count, lasted, sum)
+			if s.ThresholdSeconds == r.Sleeps[i].ThresholdSeconds {
+				r.sleeps(i, min(s.Seconds/observed.ObservedSeconds, 1), s.Count, lasted)
 			}
 		}
 	}
-	r.NeverSleeps = r.Sleeps[usualIndex].never()
+	r.NeverSleeps = r.Usual().never()
 	for reason, seconds := range observed.AwakeSeconds {
 		if reason != string(idle.ReasonWaiting) && reason != string(idle.ReasonObserved) {
 			r.AwakeShares[reason] = rounded(seconds / observed.ObservedSeconds)
@@ -290,13 +298,29 @@ func (r *clusterReport) count(observed *contract.ReportedWhatIf, sum plan.Reques
 	}
 }
 
-// fill sets what follows from the share of the time asleep, and from how often the cluster slept in that time.
-func (w *wouldHave) fill(share float64, sleeps int, lasted time.Duration, sum plan.Requests) {
+// estimate takes over what a Prometheus knows.
+func (r *clusterReport) estimate(history estimate.History) {
+	known := history.Known()
+	r.KnownShare = rounded(known.Hours() / history.Length().Hours())
+	if known == 0 {
+		r.Note = "the Prometheus has no samples of the sessions of all its instances"
+		return
+	}
+	for i, threshold := range thresholds {
+		sleep := history.Sleep(threshold)
+		r.sleeps(i, sleep.Asleep.Hours()/known.Hours(), sleep.Wakes, known)
+	}
+	r.NeverSleeps = r.Usual().never()
+}
+
+// sleeps takes over the share of the time asleep at a threshold, and how often the cluster slept in that time.
+func (r *clusterReport) sleeps(at int, share float64, sleeps int, lasted time.Duration) {
+	w := &r.Sleeps[at]
 	w.TooShort = lasted.Seconds() < w.ThresholdSeconds
 	w.AsleepShare = rounded(share)
 	w.WakesADay = rounded(float64(sleeps) * day.Hours() / lasted.Hours())
-	w.CPUHoursAWeek = positive(sum.CPU * w.AsleepShare * week.Hours())
-	w.GiBHoursAWeek = positive(sum.Memory / (1 << 30) * w.AsleepShare * week.Hours())
+	w.CPUHoursAWeek = positive(r.requests.CPU * w.AsleepShare * week.Hours())
+	w.GiBHoursAWeek = positive(r.requests.Memory / (1 << 30) * w.AsleepShare * week.Hours())
 }
 
 // never reports whether the cluster would not have slept, although there was time for it.
@@ -312,24 +336,6 @@ func estimateOnly(flags *pflag.FlagSet) (name string) {
 	return name
 }
 
-func reportOf(cluster *cnpgv1.Cluster, history estimate.History) clusterReport {
-	known, sum := history.Known(), plan.RequestsOf(cluster)
-	share := rounded(known.Hours() / history.Length().Hours())
-	r := clusterReport{Namespace: cluster.Namespace, Cluster: cluster.Name, KnownShare: share}
-	for _, threshold := range thresholds {
-		sleep, would := history.Sleep(threshold), wouldHave{ThresholdSeconds: threshold.Seconds()}
-		if known > 0 {
-			would.fill(sleep.Asleep.Hours()/known.Hours(), sleep.Wakes, known, sum)
-		}
-		r.Sleeps = append(r.Sleeps, would)
-	}
-	r.NeverSleeps = known > 0 && r.Sleeps[usualIndex].never()
-	if known == 0 {
-		r.Note = "the Prometheus has no samples of the sessions of all its instances"
-	}
-	return r
-}
-
 // rounded keeps as many digits as an estimate has at most.
 func rounded(number float64) float64 { return math.Round(number*1e4) / 1e4 }
 
@@ -338,8 +344,7 @@ func positive(number float64) *float64 {
 	if number <= 0 {
 		return nil
 	}
-	number = rounded(number)
-	return &number
+	return new(rounded(number))
 }
 
 func value(number *float64) float64 {
@@ -350,23 +355,14 @@ func value(number *float64) float64 {
 }
 
 // Freed formats what a threshold would free.
-func (w wouldHave) Freed() string {
-	seconds := func(hours *float64, unit float64) *float64 {
-		if hours == nil {
-			return nil
-		}
-		total := *hours * time.Hour.Seconds() * unit
-		return &total
-	}
-	return hours(saved{CPUSeconds: seconds(w.CPUHoursAWeek, 1), MemoryByteSeconds: seconds(w.GiBHoursAWeek, 1<<30)})
-}
+func (w wouldHave) Freed() string { return hoursOf(w.CPUHoursAWeek, w.GiBHoursAWeek, 1, 1) }
 
 // Wake formats how long a wake takes.
 func (r clusterReport) Wake() string {
 	if r.WakeSeconds == 0 {
 		return ""
 	}
-	return strconv.FormatFloat(r.WakeSeconds, 'f', 0, 64) + "s"
+	return fmt.Sprintf("%.0fs", r.WakeSeconds)
 }
 
 // Who formats who keeps the cluster awake, and what is to be noted.
@@ -391,32 +387,32 @@ func (r report) Summary() string {
 	sleep, never, unknown, cpu, memory := 0, 0, 0, 0.0, 0.0
 	for _, c := range r.Clusters {
 		switch {
-		case c.KnownShare == 0, c.Sleeps[usualIndex].TooShort:
+		case c.KnownShare == 0, c.Usual().TooShort:
 			unknown++
 		case c.NeverSleeps:
 			never++
 		default:
 			sleep++
 		}
-		cpu, memory = cpu+value(c.Sleeps[usualIndex].CPUHoursAWeek), memory+value(c.Sleeps[usualIndex].GiBHoursAWeek)
+		cpu, memory = cpu+value(c.Usual().CPUHoursAWeek), memory+value(c.Usual().GiBHoursAWeek)
 	}
-	total := wouldHave{CPUHoursAWeek: positive(cpu), GiBHoursAWeek: positive(memory)}
 	source := "Counted by the sidecars"
 	if r.Estimate {
 		source = "Estimate from " + r.From.Format(time.RFC3339) + " to " + r.To.Format(time.RFC3339)
 	}
 	text := fmt.Sprintf("%s: with a threshold of 30 minutes, %d of %d clusters would have slept, %d never, and %d are unknown.",
 		source, sleep, len(r.Clusters), never, unknown)
-	if freed := total.Freed(); freed != "" {
+	if freed := hoursOf(positive(cpu), positive(memory), 1, 1); freed != "" {
 		text += " That would have freed " + freed + " a week."
 	}
 	return text
 }
 
-// text writes the table. Each threshold has the share of the time asleep and the wakes a day.
-func (r report) text(out io.Writer) {
+// text has the table. Each threshold has the share of the time asleep and the wakes a day.
+func (r report) text() string {
+	var text strings.Builder
 	if len(r.Clusters) > 0 {
-		table := printers.GetNewTabWriter(out)
+		table := printers.GetNewTabWriter(&text)
 		wakes := map[bool]string{false: "A WAKE TAKES\t"}[r.Estimate]
 		_, _ = fmt.Fprintln(table,
 			"NAMESPACE\tNAME\tKNOWN\t5 MIN\t15 MIN\t30 MIN\t2 H\t8 H\t"+wakes+"FREED A WEEK (30 MIN)\tKEPT AWAKE BY")
@@ -429,26 +425,23 @@ func (r report) text(out io.Writer) {
 			for _, s := range c.Sleeps {
 				text := ""
 				if c.KnownShare > 0 && !s.TooShort {
-					text = share(s.AsleepShare) + ", " + strconv.FormatFloat(s.WakesADay, 'f', 1, 64) + "/d"
+					text = fmt.Sprintf("%s, %.1f/d", share(s.AsleepShare), s.WakesADay)
 				}
 				cells = append(cells, text)
 			}
 			if !r.Estimate {
 				cells = append(cells, c.Wake())
 			}
-			cells = append(cells, c.Sleeps[usualIndex].Freed(), c.Who())
+			cells = append(cells, c.Usual().Freed(), c.Who())
 			for i := range cells {
 				cells[i] = cell(cells[i])
 			}
 			_, _ = fmt.Fprintln(table, strings.Join(cells, "\t"))
 		}
-		_ = table.Flush() // nothing can be done about an error
-		_, _ = fmt.Fprintln(out)
+		_ = table.Flush()
+		text.WriteString("\n")
 	}
-	_, _ = fmt.Fprintln(out, r.Summary())
-	for _, caveat := range r.Caveats {
-		_, _ = fmt.Fprintln(out, caveat)
-	}
+	return text.String() + strings.Join(append([]string{r.Summary()}, r.Caveats...), "\n") + "\n"
 }
 
 // share formats a part of the time; what is a little is not nothing, and what is not all is not 100%.
@@ -466,10 +459,4 @@ func share(part float64) string {
 //go:embed report.html
 var pageText string
 
-var page = template.Must(template.New("report").Funcs(template.FuncMap{
-	"share": share,
-	"long":  long,
-	"usual": func(r clusterReport) wouldHave { return r.Sleeps[usualIndex] },
-	"at":    func(t time.Time) string { return t.Format("2 January 2006 15:04 MST") },
-	"wakes": func(w wouldHave) string { return strconv.FormatFloat(w.WakesADay, 'f', 1, 64) },
-}).Parse(pageText))
+var page = template.Must(template.New("report").Funcs(template.FuncMap{"share": share, "long": long}).Parse(pageText))

@@ -41,7 +41,7 @@ func TestSaved(t *testing.T) {
 				now := time.Now()
 				s := see(cluster("orders", row.changes...), nil, true, now)
 				got := s.saved(s.State(now), now)
-				if text := hours(got); text != row.want {
+				if text := got.hours(); text != row.want {
 					t.Errorf("saved is %q, want %q", text, row.want)
 				}
 				if got.CPUSeconds != nil && *got.CPUSeconds < 0 {

@@ -1,10 +1,10 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -49,19 +49,16 @@ The sidecar keeps trying for ten minutes; keep-awake cancels the request.`,
 			if err != nil {
 				return err
 			}
-			s := &sleeper{access: a, name: arguments[0], say: p.say}
+			s := &sleeper{access: a, name: arguments[0], say: p.say, answer: slept{Blockers: []blocker{}}}
 			problem := s.sleep(c.Context(), timeout)
-			if problem != nil && !errors.As(problem, new(failure)) {
+			switch {
+			case problem == nil:
+				return p.write(s.answer, s.answer.says("is "+string(s.answer.State)))
+			case errors.As(problem, new(failure)):
+				return cmp.Or(p.write(s.answer, ""), problem)
+			default:
 				return problem
 			}
-			if err := p.write(s.answer, func(w io.Writer) {
-				if problem == nil {
-					_, _ = fmt.Fprintf(w, "Cluster %s/%s is %s.\n", s.answer.Namespace, s.answer.Cluster, s.answer.State)
-				}
-			}); err != nil {
-				return err
-			}
-			return problem
 		},
 	}
 	timeoutFlag(c, &timeout, "how long to wait for it")
@@ -85,9 +82,9 @@ func (s *sleeper) sleep(ctx context.Context, timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
-	s.take(cluster)
 	now := time.Now()
-	if view := see(cluster, nil, false, now).View; !view.HibernationOn {
+	before := see(cluster, nil, false, now)
+	if s.answer.result = before.result(now); !before.View.HibernationOn {
 		if err := s.ready(ctx, cluster, now); err != nil {
 			return err
 		}
@@ -114,11 +111,7 @@ func (s *sleeper) sleep(ctx context.Context, timeout time.Duration) error {
 func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.Time) error {
 	policy, problems := idle.ParsePolicy(cluster.Annotations, now)
 	if len(problems) != 0 {
-		lines := make([]string, 0, len(problems))
-		for _, problem := range problems {
-			lines = append(lines, problem.String())
-		}
-		return fmt.Errorf("the Cluster %q cannot be put to sleep: %s", s.name, strings.Join(lines, "; "))
+		return fmt.Errorf("the Cluster %q cannot be put to sleep: %s", s.name, strings.Join(texts(problems), "; "))
 	}
 	if !policy.Enabled {
 		whose := ""
@@ -142,7 +135,8 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 		return fmt.Errorf("cannot put the Cluster %q to sleep, because its sidecar in %s cannot be reached: %s%s",
 			s.name, primary, because(asked.err), otherwise)
 	case !asked.report.AcceptsSleepRequests:
-		return fmt.Errorf("the sidecar in %s is older than this command and would reject the request as invalid; it is replaced when the pod is next created%s", primary, otherwise)
+		return fmt.Errorf("the sidecar in %s is older than this command and would reject the request as invalid; "+
+			"it is replaced when the pod is next created%s", primary, otherwise)
 	default:
 		return nil
 	}
@@ -154,9 +148,10 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	s.take(cluster)
-	view := see(cluster, nil, false, time.Now()).View
-	switch {
+	now := time.Now()
+	seen := see(cluster, nil, false, now)
+	s.answer.result = seen.result(now)
+	switch view := seen.View; {
 	case view.HibernationOn && view.Hibernated:
 		s.answer.Blockers = []blocker{}
 		return true, nil
@@ -167,28 +162,24 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 		}
 		return false, nil
 	case s.switched:
-		return true, notReached("the Cluster %q stays awake: the hibernation annotation was turned off again, by a user or because a client connected; see kubectl describe", s.name)
+		return true, notReached("the Cluster %q stays awake: the hibernation annotation was turned off again, by a user or because "+
+			"a client connected; see kubectl describe", s.name)
 	}
 	if going := s.answer.State == clusterstate.Going; going != s.going && s.answer.State != clusterstate.Dozing {
 		s.going = going
-		s.say("%s", map[bool]string{true: "The sleep is announced; the wake gateway prepares.", false: "The attempt was cancelled or timed out; the sidecar will retry."}[going])
+		s.say("%s", map[bool]string{
+			true:  "The sleep is announced; the wake gateway prepares.",
+			false: "The attempt was cancelled or timed out; the sidecar will retry.",
+		}[going])
 	}
 	asked := s.ask(ctx, instance{cluster.Namespace, cluster.Name, cluster.Status.CurrentPrimary})
 	if asked.err != nil {
 		return false, nil // the next poll asks again; the Cluster shows the result of the request
 	}
-	return s.update(asked.report.Blockers)
-}
-
-// update reports what keeps the cluster awake when that has changed.
-func (s *sleeper) update(reasons []string) (bool, error) {
-	blockers := []blocker{}
-	for _, reason := range reasons {
-		// The sidecar has not seen the request yet.
-		if reason != string(idle.ReasonWaiting) && reason != string(idle.ReasonDozing) {
-			blockers = append(blockers, blocker{reason, describe(reason)})
-		}
+	early := func(reason string) bool { // the sidecar has not seen the request yet
+		return reason == string(idle.ReasonWaiting) || reason == string(idle.ReasonDozing)
 	}
+	blockers := described(slices.DeleteFunc(slices.Clone(asked.report.Blockers), early))
 	if slices.Equal(blockers, s.answer.Blockers) {
 		return false, nil
 	}
@@ -196,8 +187,9 @@ func (s *sleeper) update(reasons []string) (bool, error) {
 	for _, b := range blockers {
 		s.say("Awake, because %s (%s).", b.Description, b.Reason)
 	}
-	if slices.Contains(reasons, string(idle.ReasonInvalidAnnotation)) {
-		return true, notReached("the Cluster %q stays awake: its sidecar has rejected an annotation, which also happens if the two clocks are more than five minutes apart", s.name)
+	if slices.Contains(asked.report.Blockers, string(idle.ReasonInvalidAnnotation)) {
+		return true, notReached("the Cluster %q stays awake: its sidecar has rejected an annotation, which also happens if the "+
+			"two clocks are more than five minutes apart", s.name)
 	}
 	return false, nil
 }
@@ -205,9 +197,10 @@ func (s *sleeper) update(reasons []string) (bool, error) {
 // late explains after the timeout why the cluster is still awake.
 func (s *sleeper) late(timeout time.Duration) error {
 	if s.switched || s.value == "" {
-		return notReached("the Cluster %q is not asleep after %s, although the hibernation annotation is on: the operator has not stopped every pod", s.name, timeout)
+		return notReached("the Cluster %q is not asleep after %s, although the hibernation annotation is on: "+
+			"the operator has not stopped every pod", s.name, timeout)
 	}
-	reasons := make([]string, 0, len(s.answer.Blockers))
+	var reasons []string
 	for _, b := range s.answer.Blockers {
 		reasons = append(reasons, b.Reason)
 	}
@@ -216,7 +209,8 @@ func (s *sleeper) late(timeout time.Duration) error {
 		why = "it is kept awake by " + strings.Join(reasons, ", ")
 	}
 	until := s.answer.RequestedAt.Add(requestLifetime).Format(time.RFC3339)
-	return notReached("the Cluster %q is still awake after %s: %s; the sidecar keeps trying until %s, unless keep-awake cancels the request", s.name, timeout, why, until)
+	return notReached("the Cluster %q is still awake after %s: %s; the sidecar keeps trying until %s, "+
+		"unless keep-awake cancels the request", s.name, timeout, why, until)
 }
 
 // removeRequest removes the request. The sidecar has recorded it, and an older program would treat it as invalid.
@@ -232,15 +226,5 @@ func (s *sleeper) removeRequest(ctx context.Context) {
 	if err != nil {
 		s.say("Cannot remove the annotation %s, which has no effect after five minutes: %v",
 			contract.AnnotationSleepRequested, err)
-	}
-}
-
-// take updates the answer from the Cluster.
-func (s *sleeper) take(cluster *cnpgv1.Cluster) {
-	now := time.Now()
-	s.answer.Namespace, s.answer.Cluster = cluster.Namespace, cluster.Name
-	s.answer.State = see(cluster, nil, false, now).State(now)
-	if s.answer.Blockers == nil {
-		s.answer.Blockers = []blocker{}
 	}
 }

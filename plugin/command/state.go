@@ -12,31 +12,47 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// result is what every command says of a cluster that it has changed.
+// result is what every command says of a cluster.
 type result struct {
 	Namespace string             `json:"namespace"`
 	Cluster   string             `json:"cluster"`
 	State     clusterstate.State `json:"state"`
 }
 
+// seen is a Cluster with its pods.
+type seen struct {
+	clusterstate.Seen
+	// schedules are the ScheduledBackups, if they matter; unscheduled is why they cannot be read.
+	schedules   []cnpgv1.ScheduledBackup
+	unscheduled error
+}
+
+func see(cluster *cnpgv1.Cluster, pods []corev1.Pod, podsKnown bool, now time.Time) seen {
+	return seen{Seen: clusterstate.See(cluster, pods, podsKnown, now)}
+}
+
+func (s seen) result(now time.Time) result {
+	return result{s.Cluster.Namespace, s.Cluster.Name, s.State(now)}
+}
+
+// says says something of the cluster.
+func (r result) says(what string) string {
+	return fmt.Sprintf("Cluster %s/%s %s.\n", r.Namespace, r.Cluster, what)
+}
+
 // since returns when the state began, or zero if unknown.
 func (s seen) since(state clusterstate.State, now time.Time) time.Time {
-	var changed time.Time
-	if condition := s.Condition(); condition != nil {
-		changed = condition.LastTransitionTime.UTC()
-	}
 	switch state {
-	case clusterstate.Asleep, clusterstate.Going:
-		if at, err := time.Parse(time.RFC3339, s.Cluster.Annotations[contract.AnnotationAsleepSince]); err == nil &&
-			s.View.OwnsHibernation {
+	case clusterstate.Asleep, clusterstate.Going, clusterstate.AsleepByHand:
+		at, err := time.Parse(time.RFC3339, s.Cluster.Annotations[contract.AnnotationAsleepSince])
+		if err == nil && s.View.OwnsHibernation {
 			return at.UTC()
 		}
-		return changed
-	case clusterstate.AsleepByHand:
-		return changed
+		if condition := s.Condition(); condition != nil {
+			return condition.LastTransitionTime.UTC()
+		}
 	case clusterstate.Dozing:
 		return s.DozingSince()
 	case clusterstate.Waking:
@@ -61,16 +77,8 @@ func (s seen) asks(state clusterstate.State) bool {
 		(state == clusterstate.Awake || state == clusterstate.Observed || state == clusterstate.Going && !s.View.HibernationOn)
 }
 
-func (s seen) instance(pod string) instance {
-	return instance{s.Cluster.Namespace, s.Cluster.Name, pod}
-}
-
-// pluginContainer returns the plugin's container, which is an init container in the operator's pod, or nil.
-func pluginContainer(pod *corev1.PodSpec) *corev1.Container {
-	return named(pod, "cnpg-i-scale-to-zero")
-}
-
-func sidecarOf(pod *corev1.Pod) *corev1.Container { return named(&pod.Spec, container) }
+// The containers of the plugin, which is an init container in the operator's pod, and of the sidecar.
+const pluginContainer, container = "cnpg-i-scale-to-zero", "scale-to-zero"
 
 // named returns the container of that name, or nil.
 func named(pod *corev1.PodSpec, name string) *corev1.Container {
@@ -86,45 +94,9 @@ func (s seen) dozes() bool {
 	return s.View.Problems == 0 && s.View.Policy.Enabled && s.View.Policy.Doze != 0
 }
 
-// hibernatesAt returns when the dozing cluster will hibernate if nothing happens; zero if no annotation says so.
-func (s seen) hibernatesAt() time.Time {
-	since := s.DozingSince()
-	if since.IsZero() || !s.dozes() {
-		return time.Time{}
-	}
-	return since.Add(s.View.Policy.Threshold - s.View.Policy.Doze)
-}
-
-// dozeBlockers returns the reasons against a doze that can be seen from the pod, without asking the sidecar: it may not
-// answer, or be too old to know the feature.
-func (s seen) dozeBlockers() []string {
-	primary := s.Primary()
-	if !s.dozes() || primary == nil || slices.ContainsFunc(primary.Spec.Containers, withdrawsReadiness) {
-		return nil
-	}
-	return []string{string(idle.ReasonPodMadeBefore)}
-}
-
-// withdrawsReadiness reports whether the container is a sidecar that has the readiness probe.
+// withdrawsReadiness reports whether the container is a sidecar that has the readiness probe that a doze needs.
 func withdrawsReadiness(c corev1.Container) bool {
 	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == contract.EnvReadinessPort })
-}
-
-// seen is a Cluster with its pods.
-type seen struct {
-	clusterstate.Seen
-	// schedules are the ScheduledBackups, if they matter.
-	schedules schedules
-}
-
-// schedules are ScheduledBackups, or why they cannot be read.
-type schedules struct {
-	items []cnpgv1.ScheduledBackup
-	err   error
-}
-
-func see(cluster *cnpgv1.Cluster, pods []corev1.Pod, podsKnown bool, now time.Time) seen {
-	return seen{Seen: clusterstate.See(cluster, pods, podsKnown, now)}
 }
 
 // saved is what the current sleep has saved so far. The plugin's counters of the same names increase at the same rate,
@@ -136,44 +108,43 @@ type saved struct {
 }
 
 // saved counts from when no pod was left, by the operator's condition: until then the requests were still held.
-func (s seen) saved(state clusterstate.State, now time.Time) saved {
+func (s seen) saved(state clusterstate.State, now time.Time) (saves saved) {
 	condition := s.Condition()
 	if state != clusterstate.Asleep || condition == nil || condition.LastTransitionTime.IsZero() {
-		return saved{}
+		return saves
 	}
 	slept := max(now.Sub(condition.LastTransitionTime.Time).Seconds(), 0) // the condition's time is from another clock
-	of := func(request float64) *float64 {
-		if request <= 0 {
-			return nil
-		}
-		total := request * slept
-		return &total
-	}
 	sum := plan.RequestsOf(s.Cluster)
-	return saved{CPUSeconds: of(sum.CPU), MemoryByteSeconds: of(sum.Memory)}
+	if sum.CPU > 0 {
+		saves.CPUSeconds = new(sum.CPU * slept)
+	}
+	if sum.Memory > 0 {
+		saves.MemoryByteSeconds = new(sum.Memory * slept)
+	}
+	return saves
 }
 
-// hours formats the savings.
-func hours(s saved) string {
+// hoursOf formats savings, of which so many are an hour of a CPU and of a GiB. They have one decimal, or two below one.
+func hoursOf(cpu, memory *float64, cpuHour, gibHour float64) string {
 	var parts []string
-	add := func(total *float64, unit float64, name string) {
-		if total != nil {
-			parts = append(parts, amount(*total/unit)+" "+name)
+	add := func(total *float64, hour float64, name string) {
+		if total == nil {
+			return
+		}
+		switch number := *total / hour; {
+		case number < 0.01:
+			parts = append(parts, "<0.01 "+name)
+		case number < 1:
+			parts = append(parts, fmt.Sprintf("%.2f %s", number, name))
+		default:
+			parts = append(parts, fmt.Sprintf("%.1f %s", number, name))
 		}
 	}
-	add(s.CPUSeconds, time.Hour.Seconds(), "CPU·h")
-	add(s.MemoryByteSeconds, time.Hour.Seconds()*(1<<30), "GiB·h")
+	add(cpu, cpuHour, "CPU·h")
+	add(memory, gibHour, "GiB·h")
 	return strings.Join(parts, ", ")
 }
 
-// amount has one decimal, or two below one.
-func amount(value float64) string {
-	switch {
-	case value < 0.01:
-		return "<0.01"
-	case value < 1:
-		return fmt.Sprintf("%.2f", value)
-	default:
-		return fmt.Sprintf("%.1f", value)
-	}
+func (s saved) hours() string {
+	return hoursOf(s.CPUSeconds, s.MemoryByteSeconds, time.Hour.Seconds(), time.Hour.Seconds()*(1<<30))
 }

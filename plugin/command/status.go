@@ -21,10 +21,8 @@ import (
 
 // row is the output of status for one cluster.
 type row struct {
-	Namespace string             `json:"namespace"`
-	Cluster   string             `json:"cluster"`
-	State     clusterstate.State `json:"state"`
-	Since     *time.Time         `json:"since,omitempty"`
+	result
+	Since *time.Time `json:"since,omitempty"`
 	// IdleForSeconds is the primary's idle time; absent while it is in use, asleep or unknown.
 	IdleForSeconds *float64 `json:"idleForSeconds,omitempty"`
 	// ThresholdSeconds is absent if the annotations are invalid.
@@ -96,22 +94,24 @@ With --watch, it keeps running, and prints a row again when anything but its tim
 			if err != nil {
 				return err
 			}
-			if answer.Note != "" {
-				p.say("%s", unknownInstances+answer.Note)
+			if problem := answer.problem(); problem != "" {
+				p.say("%s", problem)
 			}
 			if len(answer.Clusters) == 0 && p.printer == nil {
 				p.say("%s", a.none(which))
 				return nil
 			}
-			return p.write(answer, func(out io.Writer) {
-				if p.output != outputName {
-					text.write(answer.Clusters, now)
-					return
-				}
+			switch {
+			case p.printer == nil && p.output != outputName:
+				text.write(answer.Clusters, now)
+			case p.printer == nil:
 				for _, r := range answer.Clusters {
-					_, _ = fmt.Fprintf(out, "cluster.%s/%s\n", a.resource.Group, r.Cluster)
+					_, _ = fmt.Fprintf(p.Out, "cluster.%s/%s\n", a.resource.Group, r.Cluster)
 				}
-			})
+			default:
+				return p.print(answer)
+			}
+			return nil
 		},
 	}
 	which.flags(c, describeSelector, describeEverywhere)
@@ -120,7 +120,13 @@ With --watch, it keeps running, and prints a row again when anything but its tim
 	return c
 }
 
-const unknownInstances = "Cannot tell which instances are ready: "
+// problem says what could not be determined for any cluster.
+func (t table) problem() string {
+	if t.Note == "" {
+		return ""
+	}
+	return "Cannot tell which instances are ready: " + t.Note
+}
 
 // none says that there is nothing to list.
 func (a *access) none(which choice) string {
@@ -150,7 +156,7 @@ func (a *access) table(ctx context.Context, which choice, now time.Time) (table,
 		state := s.State(now)
 		rows[i] = s.row(state, now)
 		if s.asks(state) {
-			asked[i] = s.instance(s.Cluster.Status.CurrentPrimary)
+			asked[i] = instance{s.Cluster.Namespace, s.Cluster.Name, s.Cluster.Status.CurrentPrimary}
 		}
 	}
 	for i, answered := range a.askAll(ctx, asked) {
@@ -171,7 +177,7 @@ func (a *access) table(ctx context.Context, which choice, now time.Time) (table,
 // row returns what the Cluster and its pods show.
 func (s seen) row(state clusterstate.State, now time.Time) row {
 	r := row{
-		Namespace: s.Cluster.Namespace, Cluster: s.Cluster.Name, State: state, Since: unlessZero(s.since(state, now)), BlockedBy: []string{},
+		result: s.result(now), Since: unlessZero(s.since(state, now)), BlockedBy: []string{},
 		Primary: s.Cluster.Status.CurrentPrimary, saved: s.saved(state, now), Defaults: defaultsOf(s.Cluster.Annotations),
 	}
 	switch {
@@ -198,21 +204,27 @@ func (s seen) row(state clusterstate.State, now time.Time) row {
 	case state == clusterstate.Dozing && s.View.Deleting:
 		r.Obstacle = plan.ReasonGone
 	}
-	if state == clusterstate.Dozing {
-		r.Due = unlessZero(s.hibernatesAt())
+	if since := s.DozingSince(); state == clusterstate.Dozing && s.dozes() && !since.IsZero() {
+		r.Due = new(since.Add(s.View.Policy.Threshold - s.View.Policy.Doze))
 	}
 	asleep := state == clusterstate.Dozing || state == clusterstate.Asleep
 	if asleep && s.View.ObstacleTo(contract.CauseWindow) == "" {
 		r.WakesBy = unlessZero(s.View.Policy.NextOpening(now))
 	}
 	if asleep && s.View.Policy.OnBackup && s.View.ObstacleTo(contract.CauseBackup) == "" {
-		r.BackupDue = unlessZero(s.backupDue())
-		if s.schedules.err != nil {
-			r.note(s.schedules.err.Error())
+		for _, slot := range plan.SlotsOf(s.Cluster, s.schedules) {
+			if r.BackupDue == nil || slot.At.Before(*r.BackupDue) {
+				r.BackupDue = &slot.At
+			}
+		}
+		if s.unscheduled != nil {
+			r.note(s.unscheduled.Error())
 		}
 	}
-	if !s.View.HibernationOn && s.View.Listed {
-		r.DozeBlockedBy = s.dozeBlockers()
+	// The sidecar may not answer, or be too old to know the feature.
+	if primary := s.Primary(); !s.View.HibernationOn && s.View.Listed && s.dozes() && primary != nil &&
+		!slices.ContainsFunc(primary.Spec.Containers, withdrawsReadiness) {
+		r.DozeBlockedBy = []string{string(idle.ReasonPodMadeBefore)}
 	}
 	if s.View.HibernationOn && s.View.VolumesAtRisk {
 		r.note("not woken now: " + plan.VolumesAtRisk)
@@ -221,16 +233,6 @@ func (s seen) row(state clusterstate.State, now time.Time) row {
 		r.note("no instance is ready")
 	}
 	return r
-}
-
-// backupDue returns when the first Backup is due; zero: never.
-func (s seen) backupDue() (first time.Time) {
-	for _, slot := range plan.SlotsOf(s.Cluster, s.schedules.items) {
-		if first.IsZero() || slot.At.Before(first) {
-			first = slot.At
-		}
-	}
-	return first
 }
 
 // defaultsOf names the annotations that come from the Namespace, not from the Cluster itself.
@@ -255,16 +257,18 @@ func (r *row) take(a answer) {
 	if r.State == clusterstate.Observed && a.report.WhatIf != nil {
 		r.WouldHaveSleptSince = a.report.WhatIf.Own.Since
 	}
-	for _, blocker := range a.report.Blockers {
-		if !slices.Contains(r.BlockedBy, blocker) {
-			r.BlockedBy = append(r.BlockedBy, blocker)
+	r.BlockedBy = union(r.BlockedBy, a.report.Blockers...)
+	r.DozeBlockedBy = union(r.DozeBlockedBy, a.report.DozeBlockers...)
+}
+
+// union adds the values that the list does not have yet.
+func union(list []string, values ...string) []string {
+	for _, value := range values {
+		if !slices.Contains(list, value) {
+			list = append(list, value)
 		}
 	}
-	for _, blocker := range a.report.DozeBlockers {
-		if !slices.Contains(r.DozeBlockedBy, blocker) {
-			r.DozeBlockedBy = append(r.DozeBlockedBy, blocker)
-		}
-	}
+	return list
 }
 
 // remarks returns what the table says of the cluster besides its columns.
@@ -317,60 +321,47 @@ func (t *statusText) write(rows []row, now time.Time) {
 	if !t.begun {
 		t.begun = true
 		t.notes = t.goesOn || slices.ContainsFunc(rows, func(r row) bool { return r.remarks() != "" })
-		t.line("NAMESPACE", "STATE", plain, t.head())
+		head := row{result: result{Namespace: "NAMESPACE", Cluster: "NAME", State: "STATE"}}
+		t.line(head, now, func(c column) string { return c.head })
 	}
 	for _, r := range rows {
-		cells := t.cells(r, now)
-		for i := range cells {
-			cells[i] = cell(cells[i])
-		}
-		t.line(cell(r.Namespace), string(r.State), colourOf(r.State), cells)
+		t.line(r, now, func(c column) string { return cell(c.value) })
 	}
 	_ = t.out.Flush() // nothing can be done about an error
 }
 
+// column is a column of the table with its value in a row.
+type column struct{ head, value string }
+
 // line writes a row; the state, which may be coloured, comes after the cluster's name.
-func (t *statusText) line(namespace, state, colour string, cells []string) {
+func (t *statusText) line(r row, now time.Time, text func(column) string) {
+	state := string(r.State)
 	if t.goesOn {
 		state = fmt.Sprintf("%-*s", len(clusterstate.AsleepByHand), state) // the longest state
 	}
 	if t.everywhere {
-		_, _ = fmt.Fprintf(t.out, "%s\t", namespace)
+		_, _ = fmt.Fprintf(t.out, "%s\t", cell(r.Namespace))
 	}
-	_, _ = fmt.Fprintf(t.out, "%s\t%s\t%s\n", cells[0], paint(t.colours, colour, state), strings.Join(cells[1:], "\t"))
-}
-
-func (t *statusText) head() []string {
-	head := []string{"NAME", "SINCE", "IDLE FOR", "THRESHOLD", "BLOCKED BY", "LAST WOKEN BY", "SAVED"}
-	if t.wide {
-		head = append(head, "PRIMARY", "DUE IN", "WAKE", "DEFAULTS")
-	}
-	if t.notes {
-		head = append(head, "NOTE")
-	}
-	return head
-}
-
-func (t *statusText) cells(r row, now time.Time) []string {
-	since := ""
-	if r.Since != nil {
-		since = ago(*r.Since, now)
-	}
-	cells := []string{
-		r.Cluster, since, long(r.IdleForSeconds), long(r.ThresholdSeconds), strings.Join(r.BlockedBy, ","), woken(r.LastWake, now),
-		hours(r.saved),
+	_, _ = fmt.Fprintf(t.out, "%s\t%s", cell(r.Cluster), paint(t.colours, r.State, state))
+	columns := []column{
+		{"SINCE", ago(r.Since, now)}, {"IDLE FOR", long(r.IdleForSeconds)}, {"THRESHOLD", long(r.ThresholdSeconds)},
+		{"BLOCKED BY", strings.Join(r.BlockedBy, ",")}, {"LAST WOKEN BY", woken(r.LastWake, now)}, {"SAVED", r.saved.hours()},
 	}
 	if t.wide {
 		due := ""
 		if r.Due != nil {
 			due = duration.HumanDuration(max(r.Due.Sub(now), 0))
 		}
-		cells = append(cells, r.Primary, due, r.Wake, strings.Join(r.Defaults, ","))
+		columns = append(columns, column{"PRIMARY", r.Primary}, column{"DUE IN", due}, column{"WAKE", r.Wake},
+			column{"DEFAULTS", strings.Join(r.Defaults, ",")})
 	}
 	if t.notes {
-		cells = append(cells, r.remarks())
+		columns = append(columns, column{"NOTE", r.remarks()})
 	}
-	return cells
+	for _, c := range columns {
+		_, _ = fmt.Fprint(t.out, "\t", text(c))
+	}
+	_, _ = fmt.Fprintln(t.out)
 }
 
 // woken formats in one line who woke a cluster.
@@ -382,5 +373,5 @@ func woken(w *contract.LastWake, now time.Time) string {
 	if w.User != "" {
 		who += fmt.Sprintf(" (%s@%s)", w.User, cmp.Or(w.Database, w.User))
 	}
-	return who + ", " + ago(w.At, now)
+	return who + ", " + ago(&w.At, now)
 }

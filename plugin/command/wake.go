@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"time"
 
@@ -22,23 +21,17 @@ import (
 // defaultWakeTimeout is the plugin's own default timeout for a wake.
 const defaultWakeTimeout = 5 * time.Minute
 
-// step is the next step of a wake.
-type step int
+// step is the next step of a wake, as the command tells it.
+type step string
 
 const (
-	// stepDone: neither hibernation nor a doze is requested.
-	stepDone step = iota
-	// stepAwaitPodsDeleted: wait until the operator has deleted every pod; turning hibernation off earlier would make
-	// it fail over.
-	stepAwaitPodsDeleted
-	// stepEndHibernation: turn hibernation off.
-	stepEndHibernation
-	// stepAwaitStopped: wait until PostgreSQL has stopped for a doze.
-	stepAwaitStopped
-	// stepUnfence: lift the fence, so that PostgreSQL is started again.
-	stepUnfence
-	// stepRefuse: give up, because the operator might delete volumes.
-	stepRefuse
+	stepDone step = "" // neither hibernation nor a doze is requested
+	// If hibernation were turned off before the operator has deleted every pod, it would fail over.
+	stepAwaitPodsDeleted step = "The pods are being deleted; it is woken when that is over."
+	stepEndHibernation   step = "The hibernation annotation is off."
+	stepAwaitStopped     step = "PostgreSQL is being stopped; it is started again when that is over."
+	stepUnfence          step = "The fence is lifted." // PostgreSQL is started again
+	stepRefuse           step = plan.VolumesAtRisk     // the operator might delete volumes
 )
 
 // next returns the next step. Hibernation may be turned off before the first pod is deleted and after the last is gone;
@@ -48,7 +41,8 @@ const (
 func (s seen) next() step {
 	condition := s.Condition()
 	deleting := slices.ContainsFunc(s.Pods, func(pod corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() })
-	begun := deleting || condition != nil && (condition.Reason != contract.HibernationWaitingForHealthy || s.Cluster.Status.Phase == cnpgv1.PhaseHealthy)
+	begun := deleting || condition != nil &&
+		(condition.Reason != contract.HibernationWaitingForHealthy || s.Cluster.Status.Phase == cnpgv1.PhaseHealthy)
 	switch {
 	case s.View.Dozing && !s.View.Stopped:
 		return stepAwaitStopped
@@ -92,13 +86,8 @@ scheduled then.`,
 			if err := w.wake(c.Context(), timeout); err != nil {
 				return err
 			}
-			return p.write(w.answer, func(out io.Writer) {
-				text := string(w.answer.State)
-				if w.answer.Ready {
-					text += ", and its primary is ready"
-				}
-				_, _ = fmt.Fprintf(out, "Cluster %s/%s is %s.\n", w.answer.Namespace, w.answer.Cluster, text)
-			})
+			ready := map[bool]string{true: ", and its primary is ready"}[w.answer.Ready]
+			return p.write(w.answer, w.answer.says("is "+string(w.answer.State)+ready))
 		},
 	}
 	c.Flags().BoolVar(&wait, "wait", false, "wait until the primary is ready")
@@ -142,27 +131,22 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 	}
 	now := time.Now()
 	s := see(cluster, pods, true, now)
-	w.answer = woke{result{cluster.Namespace, cluster.Name, s.State(now)}, s.PrimaryReady()}
-	switch s.next() {
+	w.answer = woke{s.result(now), s.PrimaryReady()}
+	switch next := s.next(); next {
 	case stepDone:
 		if !w.wait || w.answer.Ready {
 			return true, nil
 		}
-		w.sayPhase(s.Progress())
-		return false, nil
+		w.tell(s.Progress())
 	case stepRefuse:
-		return false, fmt.Errorf("the Cluster %q is not woken: %s", w.name, plan.VolumesAtRisk)
-	case stepAwaitPodsDeleted:
-		w.sayPhase("The pods are being deleted; it is woken when that is over.")
-		return false, nil
-	case stepAwaitStopped:
-		w.sayPhase("PostgreSQL is being stopped; it is started again when that is over.")
-		return false, nil
+		return false, fmt.Errorf("the Cluster %q is not woken: %s", w.name, next)
+	case stepAwaitPodsDeleted, stepAwaitStopped:
+		w.tell(string(next))
 	case stepEndHibernation, stepUnfence:
 		if err := w.annotate(ctx, cluster, s.changes()); err != nil {
 			return false, err
 		}
-		w.sayPhase(map[bool]string{true: "The fence is lifted.", false: "The hibernation annotation is off."}[s.View.Dozing])
+		w.tell(string(next))
 		w.answer.State = clusterstate.Waking
 		return !w.wait, nil
 	}
@@ -174,22 +158,25 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 // from them that it must watch the start.
 func (s seen) changes() map[string]*string {
 	changes := map[string]*string{
-		contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil, contract.AnnotationGatewayHolding: nil, contract.AnnotationSleepRequested: nil,
-		contract.AnnotationLastWake: nil, // it belongs to another wake
+		contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil, contract.AnnotationGatewayHolding: nil,
+		contract.AnnotationSleepRequested: nil, contract.AnnotationLastWake: nil, // it belongs to another wake
 	}
 	if s.View.Fenced {
 		changes[contract.AnnotationFencedInstances] = nil
 	}
-	if s.View.HibernationOn {
-		// The next pod knows of no doze.
-		changes[contract.AnnotationDozingSince], changes[contract.AnnotationPostgresStopped] = nil, nil
-		changes[contract.AnnotationHibernation], changes[contract.AnnotationAsleepSince], changes[contract.AnnotationAsleepReason] = nil, nil, nil
+	if s.View.HibernationOn { // the next pod knows of no doze
+		for _, key := range []string{
+			contract.AnnotationDozingSince, contract.AnnotationPostgresStopped,
+			contract.AnnotationHibernation, contract.AnnotationAsleepSince, contract.AnnotationAsleepReason,
+		} {
+			changes[key] = nil
+		}
 	}
 	return changes
 }
 
-// sayPhase prints a phase when it begins.
-func (w *waking) sayPhase(phase string) {
+// tell prints a phase when it begins.
+func (w *waking) tell(phase string) {
 	if phase != w.phase {
 		w.phase = phase
 		w.say("%s", phase)

@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"io"
 	"reflect"
 	"time"
 
@@ -46,12 +45,10 @@ func (w *watcher) watch(ctx context.Context) error {
 				return err
 			}
 		}
-		timer := time.NewTimer(max(watchEvery, watchShare*time.Since(began)))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
-		case <-timer.C:
+		case <-time.After(max(watchEvery, watchShare*time.Since(began))):
 		}
 	}
 }
@@ -73,37 +70,28 @@ func (w *watcher) take(answer table, now time.Time) error {
 			w.program.say("Cluster %s is not listed any more.", key)
 		}
 	}
-	if answer.Note == "" {
-		w.said = ""
-	} else {
-		w.tell(unknownInstances + answer.Note)
-	}
+	w.tell(answer.problem())
 	if before == nil && len(changed) == 0 {
 		w.program.say("%s", w.none(w.which))
 	}
-	return w.write(changed, now)
-}
-
-// write writes clusters: as rows of one text table, or one by one with the printer.
-func (w *watcher) write(rows []row, now time.Time) error {
-	if w.program.printer == nil && len(rows) != 0 {
-		w.text.write(rows, now)
+	if w.program.printer == nil && len(changed) != 0 {
+		w.text.write(changed, now)
 		return nil
 	}
-	for _, r := range rows {
-		if err := w.program.write(r, func(io.Writer) {}); err != nil {
+	for _, r := range changed {
+		if err := w.program.print(r); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tell prints a note about all clusters, once.
+// tell prints a note about all clusters, if there is one, once.
 func (w *watcher) tell(text string) {
-	if text != w.said {
-		w.said = text
+	if text != w.said && text != "" {
 		w.program.say("%s", text)
 	}
+	w.said = text
 }
 
 // same reports whether two looks at a cluster differ only in times that advance by themselves.

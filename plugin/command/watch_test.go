@@ -81,7 +81,7 @@ func TestWatch_endsWithWhatIsRefused(t *testing.T) {
 func TestSame_comparesWhatDoesNotPassByItself(t *testing.T) {
 	t.Parallel()
 	now, seconds := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), 1.5
-	base := row{Cluster: "orders", State: clusterstate.Awake, BlockedBy: []string{"active"}}
+	base := row{result: result{Cluster: "orders", State: clusterstate.Awake}, BlockedBy: []string{"active"}}
 	for _, line := range []struct {
 		rule   string
 		change func(*row)
