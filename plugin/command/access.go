@@ -40,9 +40,6 @@ import (
 // requests.
 const askWithin, askAllWithin, askAtOnce = 3 * time.Second, 15 * time.Second, 32
 
-// errAnswer means that the answer is not that of the requested instance.
-var errAnswer = errors.New("unusable answer")
-
 // access is the commands' access to the API server.
 type access struct {
 	client    client.Client
@@ -100,31 +97,34 @@ func newAccess(config *rest.Config, resource schema.GroupVersion, namespace stri
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	return &access{client: c, namespace: namespace, resource: resource, server: pods, report: func(ctx context.Context, i instance) (contract.Report, error) {
-		return throughProxy(ctx, pods, i)
-	}}, nil
+	ask := func(ctx context.Context, i instance) (contract.Report, error) {
+		report, err := throughProxy(ctx, pods, i)
+		if err != nil {
+			return report, fmt.Errorf("ask %s: %w", i.pod, err)
+		}
+		return report, nil
+	}
+	return &access{client: c, namespace: namespace, resource: resource, server: pods, report: ask}, nil
 }
 
 // throughProxy requests a sidecar's report through the API server's pod proxy.
-func throughProxy(ctx context.Context, pods rest.Interface, i instance) (contract.Report, error) {
-	body, err := pods.Get().Namespace(i.namespace).Resource("pods").Name(net.JoinHostPort(i.pod, strconv.Itoa(contract.SidecarPort))).
-		SubResource("proxy").Suffix(contract.PathActivity).MaxRetries(0).Stream(ctx)
+func throughProxy(ctx context.Context, pods rest.Interface, i instance) (report contract.Report, err error) {
+	pod := net.JoinHostPort(i.pod, strconv.Itoa(contract.SidecarPort))
+	body, err := pods.Get().Namespace(i.namespace).Resource("pods").Name(pod).SubResource("proxy").
+		Suffix(contract.PathActivity).MaxRetries(0).Stream(ctx)
 	if err != nil {
-		return contract.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
+		return report, err
 	}
 	defer func() { _ = body.Close() }()
 	answer, err := io.ReadAll(io.LimitReader(body, contract.MaxReportBytes+1))
 	if err != nil {
-		return contract.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
+		return report, err
 	}
-	report, err := contract.DecodeReport(answer)
-	if err != nil {
-		return contract.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
+	report, err = contract.DecodeReport(answer)
+	if err == nil && (report.Cluster != i.cluster || report.Pod != i.pod) {
+		err = fmt.Errorf("unusable answer: it is %q of %q", report.Pod, report.Cluster)
 	}
-	if report.Cluster != i.cluster || report.Pod != i.pod {
-		return contract.Report{}, fmt.Errorf("ask %s: %w: it is %q of %q", i.pod, errAnswer, report.Pod, report.Cluster)
-	}
-	return report, nil
+	return report, err
 }
 
 // answer is the report of a pod's sidecar, or the error.
@@ -164,6 +164,7 @@ const mayNotAsk = "you may not ask it (get pods/proxy)"
 
 // because explains briefly why a sidecar did not answer.
 func because(err error) string {
+	var answered apierrors.APIStatus
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return "it did not answer in time"
@@ -172,20 +173,12 @@ func because(err error) string {
 	case apierrors.IsNotFound(err):
 		return "there is no such pod, or no sidecar in it"
 	case apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err),
-		apierrors.ReasonForError(err) == metav1.StatusReasonUnknown && status(err) >= http.StatusInternalServerError:
+		apierrors.ReasonForError(err) == metav1.StatusReasonUnknown && errors.As(err, &answered) &&
+			answered.Status().Code >= http.StatusInternalServerError:
 		return "the API server does not reach it"
 	default:
 		return err.Error()
 	}
-}
-
-// status returns the HTTP status of the API server's answer, or 0 if the error is none.
-func status(err error) int32 {
-	var answered apierrors.APIStatus
-	if !errors.As(err, &answered) {
-		return 0
-	}
-	return answered.Status().Code
 }
 
 // get reads one Cluster.
@@ -212,19 +205,16 @@ func notListed(key types.NamespacedName) error {
 		contract.PluginName)
 }
 
-// failed says what has failed, and how to name another resource type if it is the type that does not exist.
+// failed says what has failed, and how to name another resource type if it is the type, rather than the object, that
+// does not exist.
 func (a *access) failed(what string, err error) error {
-	if a.unknown(err) {
-		return fmt.Errorf("the API server knows no Clusters of %s; CUSTOM_CNPG_GROUP and CUSTOM_CNPG_VERSION name others", a.resource)
+	var answered apierrors.APIStatus
+	if apierrors.IsNotFound(err) && errors.As(err, &answered) &&
+		(answered.Status().Details == nil || answered.Status().Details.Name == "") {
+		return fmt.Errorf("the API server knows no Clusters of %s; CUSTOM_CNPG_GROUP and CUSTOM_CNPG_VERSION name others",
+			a.resource)
 	}
 	return fmt.Errorf("%s: %w", what, err)
-}
-
-// unknown reports whether the resource type, rather than the object, does not exist.
-func (a *access) unknown(err error) bool {
-	var answered apierrors.APIStatus
-	return apierrors.IsNotFound(err) && errors.As(err, &answered) &&
-		(answered.Status().Details == nil || answered.Status().Details.Name == "")
 }
 
 // choice says which clusters a command is about.

@@ -74,20 +74,37 @@ same word.`,
 				access: a, versions: map[string]string{"command": p.version},
 				facts: facts{now: now, replicasKnown: true, routesKnown: true, ahead: map[string][2]time.Duration{}},
 			}
-			if lookOnly {
-				return p.diagnose(c.Context(), collected, clusters, problem, "")
+			if !lookOnly {
+				out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+				if err != nil { // before the findings, which would be lost
+					return fmt.Errorf("create the archive: %w", err)
+				}
+				collected.archive = newArchive(out, directory, now, redacts)
+				defer func() {
+					if !collected.archive.complete {
+						_ = out.Close() // it may be closed
+						_ = os.Remove(path)
+					}
+				}()
 			}
-			out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-			if err != nil { // before the findings, which would be lost
-				return fmt.Errorf("create the archive: %w", err)
+			collected.collect(c.Context(), clusters, problem)
+			if err := c.Context().Err(); err != nil {
+				return fmt.Errorf("read the clusters: %w", err)
 			}
-			collected.archive = newArchive(out, directory, now, redacts)
-			err = p.diagnose(c.Context(), collected, clusters, problem, path)
-			if !collected.archive.complete {
-				_ = out.Close() // it may be closed
-				_ = os.Remove(path)
+			answer := diagnosis{Findings: judge(collected.facts), Unread: append([]string{}, collected.unread...)}
+			var unwritten error
+			if archive := collected.archive; archive != nil {
+				archive.addText("findings.txt", answer.text())
+				archive.addText("errors.txt", strings.Join(collected.unread, "\n"))
+				archive.addJSON("versions.json", collected.versions)
+				if unwritten = archive.close(); unwritten == nil {
+					answer.Archive = path
+				}
 			}
-			return err
+			if err := cmp.Or(p.write(answer, answer.text()), unwritten); err != nil || len(answer.Findings) == 0 {
+				return err
+			}
+			return failure{exitFound, "doctor has found something wrong"}
 		},
 	}
 	c.Flags().BoolVarP(&which.everywhere, "all-namespaces", "A", false, describeEverywhere)
@@ -96,29 +113,6 @@ same word.`,
 	c.Flags().BoolVar(&lookOnly, "no-archive", false, "only say what is wrong")
 	c.Flags().BoolVar(&redacts, "redact", false, "replace addresses and the names of users and databases in the archive")
 	return c
-}
-
-// diagnose collects and judges, and says what is wrong even if the archive cannot be written.
-func (p *program) diagnose(
-	ctx context.Context, c *collector, clusters []seen, problem error, path string,
-) (unwritten error) {
-	c.collect(ctx, clusters, problem)
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("read the clusters: %w", err)
-	}
-	answer := diagnosis{Findings: judge(c.facts), Unread: append([]string{}, c.unread...)}
-	if c.archive != nil {
-		c.archive.addText("findings.txt", answer.text())
-		c.archive.addText("errors.txt", strings.Join(c.unread, "\n"))
-		c.archive.addJSON("versions.json", c.versions)
-		if unwritten = c.archive.close(); unwritten == nil {
-			answer.Archive = path
-		}
-	}
-	if err := cmp.Or(p.write(answer, answer.text()), unwritten); err != nil || len(answer.Findings) == 0 {
-		return err
-	}
-	return failure{exitFound, "doctor has found something wrong"}
 }
 
 // text has the findings, one a line.

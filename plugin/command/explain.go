@@ -96,24 +96,17 @@ func (a *access) explained(ctx context.Context, s seen, problem error, now time.
 	if state == clusterstate.Dozing {
 		return e
 	}
-	e.askInstances(ctx, a, s)
-	e.DozeBlockers = described(e.DozeBlockedBy)
-	return e
-}
-
-// askInstances requests the report of every sidecar.
-func (e *explanation) askInstances(ctx context.Context, a *access, s seen) {
-	names := slices.Clone(s.Cluster.Status.InstanceNames)
+	names := slices.Clone(cluster.Status.InstanceNames)
 	for i := range s.Pods {
 		names = union(names, s.Pods[i].Name)
 	}
 	slices.Sort(names)
 	asked := make([]instance, 0, len(names))
 	for _, name := range names {
-		asked = append(asked, instance{s.Cluster.Namespace, s.Cluster.Name, name})
+		asked = append(asked, instance{cluster.Namespace, cluster.Name, name})
 	}
 	for i, answered := range a.askAll(ctx, asked) {
-		t := told{Pod: names[i], Primary: names[i] == s.Cluster.Status.CurrentPrimary}
+		t := told{Pod: names[i], Primary: names[i] == cluster.Status.CurrentPrimary}
 		if t.Primary {
 			e.take(answered)
 		}
@@ -125,6 +118,8 @@ func (e *explanation) askInstances(ctx context.Context, a *access, s seen) {
 		e.Instances = append(e.Instances, t)
 	}
 	e.Blockers = described(e.BlockedBy)
+	e.DozeBlockers = described(e.DozeBlockedBy)
+	return e
 }
 
 // problem returns why the sidecar in a pod has not answered; empty if it has, or was not asked.

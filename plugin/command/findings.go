@@ -63,8 +63,7 @@ type alertRules struct {
 	Spec              json.RawMessage `json:"spec"`
 }
 
-func (r alertRules) pages() bool    { return strings.Contains(string(r.Spec), `"`+pages+`"`) }
-func (r alertRules) inhibits() bool { return strings.Contains(string(r.Spec), `"`+inhibits+`"`) }
+func (r alertRules) have(alert string) bool { return strings.Contains(string(r.Spec), `"`+alert+`"`) }
 
 // clocksMayDiffer is how far the clocks of the plugin and of the API server may be apart, and sidecarsMayDiffer those of
 // a sidecar, which corrects its own. recently is how old an Event may be if nothing else says whether it still holds.
@@ -102,7 +101,7 @@ func judge(f facts) []finding {
 		}
 	}
 	for _, r := range f.rules {
-		if r.pages() && !slices.ContainsFunc(f.rules, alertRules.inhibits) {
+		if r.have(pages) && !slices.ContainsFunc(f.rules, func(r alertRules) bool { return r.have(inhibits) }) {
 			f.find("monitoring.md#other-peoples-alerts",
 				"The alert %s of the PrometheusRule %s/%s fires for a cluster that sleeps, "+
 					"and no PrometheusRule has the alert %s that inhibits it", pages, r.Namespace, r.Name, inhibits)
