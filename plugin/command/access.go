@@ -40,13 +40,11 @@ import (
 // requests.
 const askWithin, askAllWithin, askAtOnce = 3 * time.Second, 15 * time.Second, 32
 
-// access is the commands' access to the API server.
 type access struct {
 	client    client.Client
 	namespace string
 	resource  schema.GroupVersion
-	// report reads the report of an instance's sidecar.
-	report func(ctx context.Context, i instance) (contract.Report, error)
+	report    func(ctx context.Context, i instance) (contract.Report, error)
 	// server reads any path of the API server.
 	server *rest.RESTClient
 }
@@ -134,7 +132,6 @@ type answer struct {
 	err    error
 }
 
-// ask requests the report of one sidecar.
 func (a *access) ask(ctx context.Context, i instance) answer {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
@@ -181,7 +178,6 @@ func because(err error) string {
 	}
 }
 
-// get reads one Cluster.
 func (a *access) get(ctx context.Context, key types.NamespacedName) (*cnpgv1.Cluster, error) {
 	var cluster cnpgv1.Cluster
 	if err := a.client.Get(ctx, key, &cluster); err != nil {

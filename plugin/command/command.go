@@ -62,7 +62,6 @@ type Streams struct {
 	Getenv   func(string) string
 }
 
-// program is one run of the program.
 type program struct {
 	Streams
 	version string

@@ -148,7 +148,6 @@ type collector struct {
 	unread   []string // and why
 }
 
-// missed notes what could not be read.
 func (c *collector) missed(what string, err error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -216,7 +215,6 @@ func list[T any](ctx context.Context, c *collector, into *[]T, known *bool, what
 
 func selecting(labels string) string { return "?labelSelector=" + url.QueryEscape(labels) }
 
-// collect reads all that doctor judges.
 func (c *collector) collect(ctx context.Context, clusters []seen, problem error) {
 	c.facts.clusters = make([]examined, len(clusters))
 	var kubernetes struct{ GitVersion string }
@@ -280,7 +278,6 @@ func (c *collector) collectDeployment(ctx context.Context, d *appsv1.Deployment)
 	}
 }
 
-// collectNamespace reads about a namespace that has a cluster.
 func (c *collector) collectNamespace(ctx context.Context, namespace string) {
 	in := "namespaces/" + namespace
 	core, of := "/api/v1/"+in, " of the namespace "+namespace
@@ -292,7 +289,6 @@ func (c *collector) collectNamespace(ctx context.Context, namespace string) {
 			selecting(discoveryv1.LabelManagedBy+"="+endpointslice.ManagedBy), in+"/endpointslices.json")
 }
 
-// collectCluster reads about the instances of a cluster.
 func (c *collector) collectCluster(ctx context.Context, of *examined) {
 	directory := "namespaces/" + of.String() + "/"
 	c.archive.addJSON(directory+"cluster.json", of.Cluster)

@@ -26,7 +26,7 @@ import (
 
 // enrolment is what a command makes of Clusters.
 type enrolment struct {
-	name, short, long string
+	name, done, short, long string
 	// enabled is the value of the annotation; empty: it stays.
 	enabled string
 	// lists adds the plugin to spec.plugins, and unlists removes it.
@@ -42,13 +42,15 @@ clusters that it has not come to stay as they are.`
 
 var enrolments = []enrolment{
 	{
-		name: "enable", short: "Turn scale to zero on for clusters, and list the plugin where it is missing",
+		name: "enable", done: "is enabled",
+		short: "Turn scale to zero on for clusters, and list the plugin where it is missing",
 		long: `Set the annotation xata.io/scale-to-zero-enabled to "true", and add the plugin to spec.plugins of the Clusters that do
 not list it: the operator restarts the instances of these, which get the sidecar.` + sequence,
 		enabled: "true", lists: true,
 	},
 	{
-		name: "observe", short: "Count how clusters would sleep, and list the plugin where it is missing",
+		name: "observe", done: "is observed",
+		short: "Count how clusters would sleep, and list the plugin where it is missing",
 		long: `Set the annotation xata.io/scale-to-zero-enabled to "observe", and add the plugin to spec.plugins of the Clusters that
 do not list it: the operator restarts the instances of these, which get the sidecar. Nothing is put to sleep. A cluster
 that is hibernated stays so, and connections no longer wake it; a doze ends. A selector leaves out the Clusters that are
@@ -56,22 +58,20 @@ enabled: name such a cluster to observe it.` + sequence,
 		enabled: contract.EnabledObserve, lists: true,
 	},
 	{
-		name: "disable", short: "Turn scale to zero off for clusters",
+		name: "disable", done: "is disabled", short: "Turn scale to zero off for clusters",
 		long: `Set the annotation xata.io/scale-to-zero-enabled to "false". Nothing restarts. A cluster that is hibernated
 stays so, and connections no longer wake it; a doze ends.`,
 		enabled: "false",
 	},
 	{
-		name: "detach", short: "Remove this plugin, and no other, from spec.plugins of clusters",
+		name: "detach", done: "no longer lists the plugin",
+		short: "Remove this plugin, and no other, from spec.plugins of clusters",
 		long: `Remove this plugin, and no other, from spec.plugins: the operator restarts the instances that have a sidecar. A
 hibernated cluster stays hibernated, and connections no longer wake it. The plugin wakes a cluster that dozes, and
 resumes the ScheduledBackups that were suspended for sleep.` + sequence,
 		unlists: true,
 	},
 }
-
-// defaultRestartTimeout is how long the restart of one cluster may take.
-const defaultRestartTimeout = 10 * time.Minute
 
 // enrolled is what a command says of a cluster that it has changed, or would change.
 type enrolled struct {
@@ -87,7 +87,7 @@ const (
 )
 
 func (p *program) enrolmentCommand(e enrolment) *cobra.Command {
-	which, dryRun, atATime, timeout := choice{all: true}, false, 1, defaultRestartTimeout
+	which, dryRun, atATime, timeout := choice{all: true}, false, 1, 10*time.Minute
 	c := &cobra.Command{
 		Use: e.name + " (CLUSTER | -l SELECTOR | -A)", Short: e.short, Long: e.long, ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
@@ -258,7 +258,6 @@ func (a *access) enrol(
 	return answer, err
 }
 
-// outdated reports whether the operator replaces the pod.
 func (e enrolment) outdated(pod corev1.Pod) bool {
 	return (named(&pod.Spec, container) != nil) != e.lists
 }
@@ -285,9 +284,6 @@ func (a *access) awaitRestart(ctx context.Context, e enrolment, key types.Namesp
 
 // text writes what has become of a cluster, and what follows.
 func (e enrolment) text(out io.Writer, d *enrolled, how string) {
-	says := map[string]string{
-		"enable": "is enabled", "observe": "is observed", "disable": "is disabled", "detach": "no longer lists the plugin",
-	}[e.name]
 	follows := "Nothing restarts."
 	switch {
 	case e.enabled != "true" && (d.State == clusterstate.Asleep || d.State == clusterstate.AsleepByHand):
@@ -296,5 +292,5 @@ func (e enrolment) text(out io.Writer, d *enrolled, how string) {
 	case d.Restarts:
 		follows = "The operator restarts its instances."
 	}
-	_, _ = fmt.Fprintf(out, "Cluster %s/%s %s%s. %s\n", d.Namespace, d.Cluster, says, how, follows)
+	_, _ = fmt.Fprintf(out, "Cluster %s/%s %s%s. %s\n", d.Namespace, d.Cluster, e.done, how, follows)
 }

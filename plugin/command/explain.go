@@ -36,7 +36,6 @@ type explanation struct {
 	Instances []told `json:"instances"`
 }
 
-// blocker is a reason with its description.
 type blocker struct {
 	Reason      string `json:"reason"`
 	Description string `json:"description"`
@@ -258,7 +257,6 @@ func (e *explanation) writeWhatIf(p func(string, ...any)) {
 	p("\n")
 }
 
-// writeInstances writes the report of every instance.
 func (e *explanation) writeInstances(p func(string, ...any), now time.Time) {
 	if len(e.Instances) == 0 {
 		return
@@ -289,7 +287,6 @@ func (e *explanation) writeInstances(p func(string, ...any), now time.Time) {
 	}
 }
 
-// sessions lists the non-zero numbers.
 func sessions(by map[string]int) string {
 	var parts []string
 	for _, state := range slices.Sorted(maps.Keys(by)) {

@@ -57,7 +57,6 @@ type examined struct {
 
 func (c *examined) String() string { return c.Cluster.Namespace + "/" + c.Cluster.Name }
 
-// alertRules is a PrometheusRule.
 type alertRules struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              json.RawMessage `json:"spec"`
@@ -76,7 +75,6 @@ func (f *facts) find(page, format string, arguments ...any) {
 	f.found = append(f.found, finding{fmt.Sprintf(format, arguments...), "docs/" + page})
 }
 
-// judge returns what is wrong.
 func judge(f facts) []finding {
 	f.found = []finding{}
 	switch {

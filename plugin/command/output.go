@@ -80,7 +80,6 @@ func (p *program) write(value any, text string) error {
 	return p.print(value)
 }
 
-// print writes the value with the printer.
 func (p *program) print(value any) error {
 	body, err := json.Marshal(value)
 	if err != nil {
@@ -109,7 +108,6 @@ func cell(text string) string {
 	return cmp.Or(strings.ReplaceAll(printable(text), "\n", " "), "-")
 }
 
-// ago formats how long ago a time is.
 func ago(at *time.Time, now time.Time) string {
 	if at == nil || at.IsZero() {
 		return ""
@@ -117,7 +115,6 @@ func ago(at *time.Time, now time.Time) string {
 	return duration.HumanDuration(max(now.Sub(*at), 0)) + " ago"
 }
 
-// long formats a number of seconds.
 func long(seconds *float64) string {
 	if seconds == nil {
 		return ""
@@ -141,7 +138,6 @@ func colourful(out io.Writer, getenv func(string) string) bool {
 	return ok && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))
 }
 
-// paint colours the text of a state.
 func paint(colourful bool, state clusterstate.State, text string) string {
 	if !colourful {
 		return text

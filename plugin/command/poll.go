@@ -11,10 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/net"
 )
 
-// lookEvery is the polling interval.
 const lookEvery = time.Second
 
-// errTooLong means that the timeout has passed.
 var errTooLong = errors.New("timed out")
 
 // poll calls look until it is done or the timeout has passed, which is [errTooLong], with the newest error that was not

@@ -30,9 +30,6 @@ const usual, usualIndex = 30 * time.Minute, 2
 
 const day, week = 24 * time.Hour, 7 * 24 * time.Hour
 
-// longestPast limits --since: 366 days.
-const longestPast = 366 * day
-
 // caveats say what the estimate cannot see.
 var caveats = []string{
 	"This is an estimate, from samples a minute apart of CloudNativePG's own metrics.",
@@ -54,7 +51,6 @@ type report struct {
 	Clusters []clusterReport `json:"clusters"`
 }
 
-// clusterReport is what is reported of one cluster.
 type clusterReport struct {
 	Namespace string `json:"namespace"`
 	Cluster   string `json:"cluster"`
@@ -126,16 +122,23 @@ transactions. Only what was scraped is known. The output says what the estimate 
 				return err
 			}
 			past, err := parseDays(since)
-			if err != nil || past < time.Hour || past > longestPast {
+			if err != nil || past < time.Hour || past > 366*day {
 				return usage(`--since is %q; allowed is from 1h to 366d, such as "36h" or "14d"`, since)
 			}
 			var server *estimate.Server
 			if c.Flags().Changed("prometheus") {
 				if server, err = estimate.Open(options); err != nil {
-					return usage("%v", err)
+					err = usage("%v", err)
 				}
-			} else if flag := estimateOnly(c.Flags()); flag != "" {
-				return usage("--%s needs --prometheus, because only the estimate uses it", flag)
+			} else {
+				c.Flags().Visit(func(f *pflag.Flag) {
+					if f.Name == "since" || strings.HasPrefix(f.Name, "prometheus-") {
+						err = usage("--%s needs --prometheus, because only the estimate uses it", f.Name)
+					}
+				})
+			}
+			if err != nil {
+				return err
 			}
 			a, err := p.connect()
 			if err != nil {
@@ -326,16 +329,6 @@ func (r *clusterReport) sleeps(at int, share float64, sleeps int, lasted time.Du
 // never reports whether the cluster would not have slept, although there was time for it.
 func (w wouldHave) never() bool { return !w.TooShort && w.AsleepShare == 0 }
 
-// estimateOnly returns a flag that is set and needs a Prometheus, or "".
-func estimateOnly(flags *pflag.FlagSet) (name string) {
-	flags.Visit(func(f *pflag.Flag) {
-		if f.Name == "since" || strings.HasPrefix(f.Name, "prometheus-") {
-			name = f.Name
-		}
-	})
-	return name
-}
-
 // rounded keeps as many digits as an estimate has at most.
 func rounded(number float64) float64 { return math.Round(number*1e4) / 1e4 }
 
@@ -354,10 +347,8 @@ func value(number *float64) float64 {
 	return *number
 }
 
-// Freed formats what a threshold would free.
 func (w wouldHave) Freed() string { return hoursOf(w.CPUHoursAWeek, w.GiBHoursAWeek, 1, 1) }
 
-// Wake formats how long a wake takes.
 func (r clusterReport) Wake() string {
 	if r.WakeSeconds == 0 {
 		return ""

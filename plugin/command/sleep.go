@@ -18,14 +18,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-const (
-	// defaultSleepTimeout is several times what a handover and the operator take.
-	defaultSleepTimeout = 2 * time.Minute
-	// requestLifetime is how long a sidecar keeps trying after it has seen a request (sidecar/idle).
-	requestLifetime = 10 * time.Minute
-	// removeTimeout bounds the removal of the request at the end.
-	removeTimeout = 5 * time.Second
-)
+// requestLifetime is how long a sidecar keeps trying after it has seen a request (sidecar/idle).
+const requestLifetime = 10 * time.Minute
 
 // slept is the output of sleep.
 type slept struct {
@@ -35,7 +29,7 @@ type slept struct {
 }
 
 func (p *program) sleepCommand() *cobra.Command {
-	timeout := defaultSleepTimeout
+	timeout := 2 * time.Minute // several times what a handover and the operator take
 	c := &cobra.Command{
 		Use: "sleep CLUSTER", Short: "Put a cluster to sleep now, if nothing is using it",
 		Long: `Put a cluster to sleep now. Only the threshold is skipped: the sidecar makes all other checks, the handover to the wake gateway
@@ -65,7 +59,6 @@ The sidecar keeps trying for ten minutes; keep-awake cancels the request.`,
 	return c
 }
 
-// sleeper is one request to sleep.
 type sleeper struct {
 	*access
 	name     string
@@ -142,7 +135,6 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 	}
 }
 
-// look updates the progress.
 func (s *sleeper) look(ctx context.Context) (bool, error) {
 	cluster, err := s.cluster(ctx, s.name)
 	if err != nil {
@@ -215,7 +207,7 @@ func (s *sleeper) late(timeout time.Duration) error {
 
 // removeRequest removes the request. The sidecar has recorded it, and an older program would treat it as invalid.
 func (s *sleeper) removeRequest(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	err := s.change(ctx, s.name, func(cluster *cnpgv1.Cluster) map[string]*string {
 		if cluster.Annotations[contract.AnnotationSleepRequested] != s.value {

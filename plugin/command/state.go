@@ -37,7 +37,6 @@ func (s seen) result(now time.Time) result {
 	return result{s.Cluster.Namespace, s.Cluster.Name, s.State(now)}
 }
 
-// says says something of the cluster.
 func (r result) says(what string) string {
 	return fmt.Sprintf("Cluster %s/%s %s.\n", r.Namespace, r.Cluster, what)
 }

@@ -364,7 +364,6 @@ func (t *statusText) line(r row, now time.Time, text func(column) string) {
 	_, _ = fmt.Fprintln(t.out)
 }
 
-// woken formats in one line who woke a cluster.
 func woken(w *contract.LastWake, now time.Time) string {
 	if w == nil {
 		return ""

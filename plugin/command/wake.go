@@ -18,9 +18,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// defaultWakeTimeout is the plugin's own default timeout for a wake.
-const defaultWakeTimeout = 5 * time.Minute
-
 // step is the next step of a wake, as the command tells it.
 type step string
 
@@ -68,7 +65,7 @@ type woke struct {
 }
 
 func (p *program) wakeCommand() *cobra.Command {
-	wait, timeout := false, defaultWakeTimeout
+	wait, timeout := false, 5*time.Minute // the plugin's own default timeout for a wake
 	c := &cobra.Command{
 		Use: "wake CLUSTER", Short: "Wake a cluster, also one that a person put to sleep",
 		Long: `Wake a cluster, also one that a person put to sleep or that does not list the plugin. While its pods are being deleted the
@@ -95,7 +92,6 @@ scheduled then.`,
 	return c
 }
 
-// waking is one wake.
 type waking struct {
 	*access
 	name string
@@ -119,7 +115,6 @@ func (w *waking) wake(ctx context.Context, timeout time.Duration) error {
 	return err
 }
 
-// look takes the next step.
 func (w *waking) look(ctx context.Context) (bool, error) {
 	cluster, err := w.get(ctx, types.NamespacedName{Namespace: w.namespace, Name: w.name})
 	if err != nil {

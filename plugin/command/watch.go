@@ -53,7 +53,6 @@ func (w *watcher) watch(ctx context.Context) error {
 	}
 }
 
-// take writes what has changed.
 func (w *watcher) take(answer table, now time.Time) error {
 	before := w.known
 	w.known = map[types.NamespacedName]row{}
