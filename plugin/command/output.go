@@ -41,7 +41,6 @@ func outputs(c *cobra.Command) []string {
 
 // chooseOutput sets the printer for --output; nil means text.
 func (p *program) chooseOutput(c *cobra.Command) error {
-	known := outputs(c)
 	if p.output == "" || slices.Contains(strings.Fields(c.Annotations[annotationAlso]), p.output) {
 		return nil
 	}
@@ -58,7 +57,7 @@ func (p *program) chooseOutput(c *cobra.Command) error {
 		p.printer = printer
 		return nil
 	}
-	return usage("--output is %q; allowed is %s, or nothing for text", p.output, strings.Join(known, ", "))
+	return usage("--output is %q; allowed is %s, or nothing for text", p.output, strings.Join(outputs(c), ", "))
 }
 
 // completeOutput completes the values of --output; after an equals sign the user types the template.

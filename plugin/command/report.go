@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/utils/ptr"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/estimate"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -221,7 +222,8 @@ func (r report) sort() {
 	slices.SortStableFunc(r.Clusters, func(a, b clusterReport) int {
 		x, y := a.Usual(), b.Usual()
 		return cmp.Or(
-			cmp.Compare(value(y.CPUHoursAWeek), value(x.CPUHoursAWeek)), cmp.Compare(value(y.GiBHoursAWeek), value(x.GiBHoursAWeek)),
+			cmp.Compare(ptr.Deref(y.CPUHoursAWeek, 0), ptr.Deref(x.CPUHoursAWeek, 0)),
+			cmp.Compare(ptr.Deref(y.GiBHoursAWeek, 0), ptr.Deref(x.GiBHoursAWeek, 0)),
 			cmp.Compare(y.AsleepShare, x.AsleepShare), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Cluster, b.Cluster),
 		)
 	})
@@ -340,13 +342,6 @@ func positive(number float64) *float64 {
 	return new(rounded(number))
 }
 
-func value(number *float64) float64 {
-	if number == nil {
-		return 0
-	}
-	return *number
-}
-
 func (w wouldHave) Freed() string { return hoursOf(w.CPUHoursAWeek, w.GiBHoursAWeek, 1, 1) }
 
 func (r clusterReport) Wake() string {
@@ -385,7 +380,7 @@ func (r report) Summary() string {
 		default:
 			sleep++
 		}
-		cpu, memory = cpu+value(c.Usual().CPUHoursAWeek), memory+value(c.Usual().GiBHoursAWeek)
+		cpu, memory = cpu+ptr.Deref(c.Usual().CPUHoursAWeek, 0), memory+ptr.Deref(c.Usual().GiBHoursAWeek, 0)
 	}
 	source := "Counted by the sidecars"
 	if r.Estimate {

@@ -292,12 +292,7 @@ func (r *row) remarks() string {
 	return strings.Join(remarks, "; ")
 }
 
-func (r *row) note(text string) {
-	if r.Note != "" {
-		text = r.Note + "; " + text
-	}
-	r.Note = text
-}
+func (r *row) note(text string) { r.Note = strings.TrimPrefix(r.Note+"; "+text, "; ") }
 
 // statusText writes clusters as text. Columns never become narrower, for the rows that follow.
 type statusText struct {
