@@ -45,6 +45,10 @@ const (
 	// AnnotationPoolers specifies what becomes of the cluster's Poolers while it hibernates: with [PoolersSleep] they have
 	// no instances until it wakes, with [None] they keep them. Default: [None].
 	AnnotationPoolers = Prefix + "poolers"
+	// AnnotationBackupMaxAge is how old the last completed Backup of a sleeping cluster may become, a whole number of
+	// hours or days, at least `1h` and at most `365d`, such as `7d`: then the cluster is woken, and the plugin makes a
+	// Backup of the same kind. [None]: it is not woken for that. Default: [None].
+	AnnotationBackupMaxAge = Prefix + "backup-max-age"
 	// AnnotationSidecarUpdate specifies when a new sidecar reaches the running instances: with [UpdateOnRestart] the
 	// pod that is made next, with [UpdateImmediate] by a rolling update of the operator. Default: the setting
 	// `SIDECAR_UPDATE`.
@@ -115,8 +119,8 @@ const (
 // EnabledObserve is the third value of [AnnotationEnabled]: how the cluster would have slept is only counted.
 const EnabledObserve = "observe"
 
-// None is the value of [AnnotationDozeMinutes], [AnnotationIgnore], [AnnotationKeepAwake] and [AnnotationPoolers] that
-// overrides the Namespace's default with nothing.
+// None is the value of [AnnotationDozeMinutes], [AnnotationIgnore], [AnnotationKeepAwake], [AnnotationPoolers] and
+// [AnnotationBackupMaxAge] that overrides the Namespace's default with nothing.
 const None = "none"
 
 // Values of [AnnotationActivity].

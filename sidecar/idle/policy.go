@@ -54,6 +54,9 @@ type Policy struct {
 	AcceptGateway bool
 	// PoolersSleep says that the cluster's Poolers have no instances while it hibernates.
 	PoolersSleep bool
+	// BackupMaxAge is how old the last completed Backup may become before the sleeping cluster is woken for one; zero: it
+	// is not woken for that.
+	BackupMaxAge time.Duration
 }
 
 // Watches reports whether the sessions are watched.
@@ -67,6 +70,9 @@ func (p Policy) KeepsAwake(now time.Time) bool {
 
 // ByPeopleOnly reports whether nothing but people wakes the cluster.
 func (p Policy) ByPeopleOnly() bool { return p.Manual && !p.OnWindow && !p.OnObjects && !p.OnBackup }
+
+// WakesByAge reports whether the sleeping cluster is woken because of the age of its last Backup.
+func (p Policy) WakesByAge() bool { return p.BackupMaxAge != 0 && !p.ByPeopleOnly() }
 
 // Wake returns the value of the annotation that specifies what wakes the cluster.
 func (p Policy) Wake() string {
@@ -150,10 +156,11 @@ const (
 	allowedRequest   = `allowed is a time of RFC 3339, at most 5 minutes ahead, such as "2026-03-01T18:00:00Z"`
 	allowedGateway   = `allowed are "accept" and "reject"`
 	allowedPoolers   = `allowed are "sleep" and "none"`
+	allowedMaxAge    = `allowed is "none" or a whole number of hours or days, from "1h" to "365d", such as "7d"`
 	allowedUpdate    = `allowed are "on-restart" and "immediate"`
 	allowedOnCluster = "set it on a Cluster; it cannot be a default"
 	allowedDefaults  = "only the plugin writes this annotation; remove it"
-	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, doze-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake-requested, wake, gateway-address, sidecar-update, poolers and database"
+	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, doze-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake-requested, wake, gateway-address, sidecar-update, poolers, backup-max-age and database"
 )
 
 // ofOneCluster are the annotations that are no defaults for others.
@@ -170,6 +177,20 @@ var decimal = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9})?$`)
 
 // wakes matches what wakes a cluster.
 var wakes = regexp.MustCompile(`^(manual|(on-connect|window|objects|backup)( *, *(on-connect|window|objects|backup))*)$`)
+
+// age matches a whole number of hours or days, and its groups are that.
+var age = regexp.MustCompile(`^(?:([1-9][0-9]{0,3})h|([1-9][0-9]{0,2})d)$`)
+
+func parseMaxAge(value string) (time.Duration, bool) {
+	found := age.FindStringSubmatch(value)
+	if found == nil {
+		return 0, false
+	}
+	hours, _ := strconv.Atoi(found[1]) // one of them is empty
+	days, _ := strconv.Atoi(found[2])
+	parsed := time.Duration(hours+24*days) * time.Hour
+	return parsed, parsed <= maximumMinutes*time.Minute
+}
 
 // ParsePolicy parses the annotations of a Cluster, with its Namespace's defaults, and reports all problems, sorted by
 // key. A Policy with problems is disabled: an invalid value never falls back to a default. now limits how far ahead a
@@ -285,6 +306,15 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 			return allowedPoolers
 		}
 		p.PoolersSleep = value == contract.PoolersSleep
+	case contract.AnnotationBackupMaxAge:
+		if value == contract.None {
+			break
+		}
+		age, ok := parseMaxAge(value)
+		if !ok {
+			return allowedMaxAge
+		}
+		p.BackupMaxAge = age
 	case contract.AnnotationSidecarUpdate:
 		if value != contract.UpdateOnRestart && value != contract.UpdateImmediate {
 			return allowedUpdate

@@ -49,6 +49,8 @@ var rules = []annotationRule{
 	{contract.AnnotationSidecarUpdate, bad, []string{"", "now", "Immediate", "on-restart "}},
 	{contract.AnnotationPoolers, good, []string{"sleep", "none"}},
 	{contract.AnnotationPoolers, bad, []string{"", "true", "Sleep", "sleep "}},
+	{contract.AnnotationBackupMaxAge, good, []string{"none", "1h", "36h", "8760h", "1d", "7d", "365d"}},
+	{contract.AnnotationBackupMaxAge, bad, []string{"", "None", "0h", "0d", "7", "7 d", " 7d", "7d ", "07d", "-7d", "1.5d", "30m", "1w", "8761h", "366d", "9999d", "99999h", "7D", "7d12h"}},
 	{contract.AnnotationDatabase, good, []string{"", "orders", "Any Name", "ü;--"}},
 	{contract.AnnotationIgnore, good, []string{
 		"none", "user=monitoring application=datadog*; client=192.0.2.10", "user=a,user=b;;", " user=a\tdatabase=b ", "application=a=b", "user=user=x",
