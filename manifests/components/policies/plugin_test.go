@@ -83,6 +83,22 @@ func pool(name string, instances int32, mark string) *cnpgv1.Pooler {
 	return pooler
 }
 
+// aged is a Backup as the plugin makes one of the cluster.
+func aged(of string, change func(*cnpgv1.Backup)) *cnpgv1.Backup {
+	backup := &cnpgv1.Backup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: of + "-260301120000", Labels: map[string]string{
+			rbac.Label: rbac.LabelValue, endpointslice.LabelCluster: of,
+		}},
+		Spec: cnpgv1.BackupSpec{Cluster: cnpgv1.LocalObjectReference{Name: of}},
+	}
+	if change != nil {
+		change(backup)
+	}
+	return backup
+}
+
+func unlabelled(b *cnpgv1.Backup) { b.Labels = nil }
+
 // world is what is there before the policies are.
 type world struct {
 	// rw is the Service of the cluster orders, inherited one that selects its instances by a label of spec.inheritedMetadata.
@@ -111,6 +127,8 @@ func (s *server) world() *world {
 	}
 	w.plain.Annotations[contract.AnnotationHibernation], w.plain.Annotations[contract.AnnotationFencedInstances] = "on", contract.FencedInstancesAll
 	w.payments.Annotations[contract.AnnotationDozeMinutes] = "5"
+	w.payments.Annotations[contract.AnnotationBackupMaxAge] = "7d"
+	w.plain.Annotations[contract.AnnotationBackupMaxAge] = "7d"
 	w.pooled.Spec.Ports[0].TargetPort = intstr.FromString(endpointslice.NamePgBouncer)
 	s.create(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "vault"}}, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "vault", Name: "default"}},
@@ -138,8 +156,10 @@ func plugin(t *testing.T) (*server, client.Client, *world) {
 	}
 	s.comes("the policy of pods holds", func() bool { return byPolicy(c.Delete(t.Context(), pooler.DeepCopy(), client.DryRunAll)) })
 	for what, do := range map[string]func() error{
-		"the policy of Services":        func() error { return c.Create(t.Context(), routed(w.foreign), client.DryRunAll) },
-		"the policy of pods by Cluster": func() error { return c.Delete(t.Context(), w.unlisted.DeepCopy(), client.DryRunAll) },
+		"the policy of Services":           func() error { return c.Create(t.Context(), routed(w.foreign), client.DryRunAll) },
+		"the policy of Backups":            func() error { return c.Create(t.Context(), aged("payments", unlabelled), client.DryRunAll) },
+		"the policy of Backups by Cluster": func() error { return c.Create(t.Context(), aged("plain", nil), client.DryRunAll) },
+		"the policy of pods by Cluster":    func() error { return c.Delete(t.Context(), w.unlisted.DeepCopy(), client.DryRunAll) },
 		"the policy of rights by Cluster": func() error {
 			return c.Create(t.Context(), fleet.Role(w.plain, cnpgv1.SchemeGroupVersion), client.DryRunAll)
 		},
@@ -147,7 +167,7 @@ func plugin(t *testing.T) (*server, client.Client, *world) {
 		s.comes(what+" holds", func() bool { return byPolicy(do()) })
 	}
 	// The API server has seen what the plugin's own writes are judged by.
-	for _, object := range []client.Object{routed(w.rw), routed(w.inherited), fleet.Role(w.payments, cnpgv1.SchemeGroupVersion)} {
+	for _, object := range []client.Object{routed(w.rw), routed(w.inherited), fleet.Role(w.payments, cnpgv1.SchemeGroupVersion), aged("payments", nil)} {
 		s.comes("the plugin may write", func() bool {
 			return c.Create(t.Context(), object.DeepCopyObject().(client.Object), client.DryRunAll) == nil
 		})
@@ -291,6 +311,20 @@ func forbiddenToThePlugin(w *world) []attempt {
 		"a person's fence away":    `{"metadata":{"annotations":{"cnpg.io/fencedInstances":null}}}`,
 		"a person's fence widened": `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]"}}}`,
 	})...)
+	for rule, backup := range map[string]*cnpgv1.Backup{
+		"a Backup of a Cluster that says nothing of its age":  aged("orders", nil),
+		"a Backup of a Cluster that does not list the plugin": aged("plain", nil),
+		"a Backup that is not labelled":                       aged("payments", unlabelled),
+		"a Backup with the label of another Cluster":          aged("payments", func(b *cnpgv1.Backup) { b.Labels[endpointslice.LabelCluster] = "orders" }),
+		"a Backup of another Cluster than its name says":      aged("payments", func(b *cnpgv1.Backup) { b.Name = "orders-1" }),
+		"a Backup that goes with a ConfigMap": aged("payments", func(b *cnpgv1.Backup) {
+			b.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: "b"}}
+		}),
+	} {
+		rows = append(rows, attempt{rule, func(ctx context.Context, c client.Client) error {
+			return c.Create(ctx, backup.DeepCopy(), client.DryRunAll)
+		}})
+	}
 	rows = append(rows, tries(nightly("orders"), map[string]string{
 		"a suspension":                   `{"spec":{"suspend":true}}`,
 		"a schedule":                     `{"spec":{"schedule":"0 0 0 1 1 *"}}`,
@@ -412,6 +446,12 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client, w *world) 
 			s.must(s.admin.Update(ctx, slice))
 			slice.Labels[discoveryv1.LabelManagedBy] = endpointslice.ManagedBy
 			return c.Update(ctx, slice)
+		}},
+		{"make a Backup", func() error { return c.Create(ctx, aged("payments", nil)) }},
+		{"make one by a Namespace's default", func() error {
+			defaults := `{"xata.io/scale-to-zero-backup-max-age":"7d"}`
+			s.must(annotate(map[string]*string{contract.AnnotationDefaults: &defaults})())
+			return c.Create(ctx, aged("orders", nil))
 		}},
 		{"make one of a Pooler's Service", func() error { return c.Create(ctx, routed(w.pooled)) }},
 		{"scale a Pooler to zero", func() error {
