@@ -23,7 +23,7 @@ import (
 
 // endpoint makes the certificate that the endpoint is to serve with, and accounts of callers. What it returns asks for
 // the cluster as one of them, who present tokens of the API server: "" an invalid one.
-func (f *fleet) endpoint(restConfig *rest.Config, c *config.Config) (ask func(method, as string, status int, says string)) {
+func (f *people) endpoint(restConfig *rest.Config, c *config.Config) (ask func(method, as string, status int, says string)) {
 	f.t.Helper()
 	clientset, err := kubernetes.NewForConfig(restConfig)
 	if err != nil {

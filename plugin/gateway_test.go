@@ -104,13 +104,13 @@ func grant(t *testing.T, admin client.Client) {
 	}
 }
 
-// fleet changes objects like people, the operator and the kubelet.
-type fleet struct {
+// people change objects as persons, the operator and the kubelet.
+type people struct {
 	t     *testing.T
 	admin client.Client
 }
 
-func (f *fleet) create(object client.Object) {
+func (f *people) create(object client.Object) {
 	f.t.Helper()
 	status, _ := object.DeepCopyObject().(*corev1.Pod)
 	if err := f.admin.Create(f.t.Context(), object); err != nil {
@@ -125,7 +125,7 @@ func (f *fleet) create(object client.Object) {
 }
 
 // annotate patches the Cluster as a field manager.
-func (f *fleet) annotate(manager, annotations string) {
+func (f *people) annotate(manager, annotations string) {
 	f.t.Helper()
 	cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders"}}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":`+annotations+`}}`))
@@ -134,7 +134,7 @@ func (f *fleet) annotate(manager, annotations string) {
 	}
 }
 
-func (f *fleet) annotation(key string) string {
+func (f *people) annotation(key string) string {
 	f.t.Helper()
 	var cluster cnpgv1.Cluster
 	if err := f.admin.Get(f.t.Context(), types.NamespacedName{Namespace: "shop", Name: "orders"}, &cluster); err != nil {
@@ -144,7 +144,7 @@ func (f *fleet) annotation(key string) string {
 }
 
 // own creates the Services' own slices, without endpoints.
-func (f *fleet) own(services ...string) []*discoveryv1.EndpointSlice {
+func (f *people) own(services ...string) []*discoveryv1.EndpointSlice {
 	f.t.Helper()
 	var made []*discoveryv1.EndpointSlice
 	for _, name := range services {
@@ -158,7 +158,7 @@ func (f *fleet) own(services ...string) []*discoveryv1.EndpointSlice {
 	return made
 }
 
-func (f *fleet) slices() []discoveryv1.EndpointSlice {
+func (f *people) slices() []discoveryv1.EndpointSlice {
 	f.t.Helper()
 	var all discoveryv1.EndpointSliceList
 	if err := f.admin.List(f.t.Context(), &all, client.InNamespace("shop"), client.MatchingLabels{discoveryv1.LabelManagedBy: endpointslice.ManagedBy}); err != nil {
@@ -168,7 +168,7 @@ func (f *fleet) slices() []discoveryv1.EndpointSlice {
 }
 
 // comes waits until the condition holds, and fails the test after a while.
-func (f *fleet) comes(what string, come func() bool) {
+func (f *people) comes(what string, come func() bool) {
 	f.t.Helper()
 	deadline := time.NewTimer(2 * time.Minute)
 	defer deadline.Stop()
@@ -195,7 +195,7 @@ func pod(namespace, name, address string, labels map[string]string) *corev1.Pod 
 }
 
 // cluster creates a Cluster with its Services.
-func (f *fleet) cluster() gateway.Service {
+func (f *people) cluster() gateway.Service {
 	f.t.Helper()
 	cluster := &cnpgv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", Annotations: map[string]string{contract.AnnotationEnabled: "true"}},
@@ -223,7 +223,7 @@ func (f *fleet) cluster() gateway.Service {
 }
 
 // shown compares some metrics of a scrape, using the shipped RBAC rules and the informers' transformed objects.
-func (f *fleet) shown(collector prometheus.Collector, want string) {
+func (f *people) shown(collector prometheus.Collector, want string) {
 	f.t.Helper()
 	var names []string
 	for _, found := range regexp.MustCompile(`(?m)^# TYPE (\S+)`).FindAllStringSubmatch(want, -1) {
@@ -235,7 +235,7 @@ func (f *fleet) shown(collector prometheus.Collector, want string) {
 }
 
 // wholeServices wants the manager's client to read Services as the API server has them.
-func (f *fleet) wholeServices(manager ctrl.Manager) {
+func (f *people) wholeServices(manager ctrl.Manager) {
 	f.t.Helper()
 	of := []client.ListOption{client.InNamespace("shop"), client.MatchingLabels{endpointslice.LabelCluster: "orders"}}
 	var want, got corev1.ServiceList
@@ -262,7 +262,7 @@ func TestAgainstAnAPIServer(t *testing.T) { // it sets KUBECONFIG
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{t: t, admin: admin}
+	f := &people{t: t, admin: admin}
 	for _, name := range []string{"cnpg-system", "shop"} {
 		f.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
@@ -439,7 +439,7 @@ cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 // relieves sets up a starting plugin's pod and an old replica with slices, while the plugin may not create slices. The returned
 // function, to be called after the start, checks that the plugin is ready only once its slices are made, and leaves it with an
 // awake cluster.
-func (f *fleet) relieves(starting *corev1.Pod) func(address string) {
+func (f *people) relieves(starting *corev1.Pod) func(address string) {
 	f.t.Helper()
 	status := func(ready corev1.ConditionStatus) {
 		f.t.Helper()
@@ -506,7 +506,7 @@ func (f *fleet) relieves(starting *corev1.Pod) func(address string) {
 }
 
 // forbidSlices removes the plugin's right to create EndpointSlices until the returned function is called.
-func (f *fleet) forbidSlices() (allow func()) {
+func (f *people) forbidSlices() (allow func()) {
 	f.t.Helper()
 	var roles rbacv1.ClusterRoleList
 	if err := f.admin.List(f.t.Context(), &roles); err != nil {
@@ -536,7 +536,7 @@ func (f *fleet) forbidSlices() (allow func()) {
 }
 
 // may asks whether the API server would let the plugin do something to EndpointSlices: it learns of roles by a watch.
-func (f *fleet) may(verb string) bool {
+func (f *people) may(verb string) bool {
 	f.t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: account, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:cnpg-system", "system:authenticated"},
@@ -549,7 +549,7 @@ func (f *fleet) may(verb string) bool {
 }
 
 // readyAt asks a plugin whether it is ready, like the kubelet.
-func (f *fleet) readyAt(address string) bool {
+func (f *people) readyAt(address string) bool {
 	f.t.Helper()
 	request, err := http.NewRequestWithContext(f.t.Context(), http.MethodGet, "http://"+address+"/readyz", http.NoBody)
 	if err != nil {

@@ -65,7 +65,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	// The newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events.
-	recorder := manager.GetEventRecorderFor(fleet.LabelValue)
+	recorder := manager.GetEventRecorderFor(contract.ManagedBy)
 	replicas, err := newPeerProber(c.MetricsAddress)
 	if err != nil {
 		return err
@@ -160,6 +160,7 @@ func newFleet(sidecars cnpgi.Sidecars, manager ctrl.Manager, woken *wakeGateway)
 	sources := metrics.Sources{Informers: manager.GetClient(), Now: time.Now, Sidecars: sidecars}
 	if woken != nil {
 		sources.Instances, sources.Unrouted, sources.Wakes = woken.controller.Informers.Pods, woken.controller.Unrouted, woken.metrics
+		sources.LastBackup = woken.controller.LastBackup
 	}
 	return metrics.NewFleet(sources)
 }

@@ -19,7 +19,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/fleet"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -150,8 +149,8 @@ func leftovers(ctx context.Context, reader client.Reader) (string, error) {
 		label, value string
 	}{
 		{discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), discoveryv1.LabelManagedBy, endpointslice.ManagedBy},
-		{rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), fleet.Label, fleet.LabelValue},
-		{rbacv1.SchemeGroupVersion.WithKind("Role"), fleet.Label, fleet.LabelValue},
+		{rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), contract.LabelManagedBy, contract.ManagedBy},
+		{rbacv1.SchemeGroupVersion.WithKind("Role"), contract.LabelManagedBy, contract.ManagedBy},
 	} {
 		var list metav1.PartialObjectMetadataList
 		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))

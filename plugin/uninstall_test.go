@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/fleet"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -116,8 +115,8 @@ func TestCheckUninstall_awaitsWhatThePluginRemoves(t *testing.T) {
 		want   string
 	}{
 		{"a slice of the gateway", mark(&discoveryv1.EndpointSlice{ObjectMeta: metadata("orders-rw-x")}, discoveryv1.LabelManagedBy, endpointslice.ManagedBy), "EndpointSlice shop/orders-rw-x"},
-		{"a binding", mark(&rbacv1.RoleBinding{ObjectMeta: metadata("orders-scale-to-zero")}, fleet.Label, fleet.LabelValue), "RoleBinding shop/orders-scale-to-zero"},
-		{"a role", mark(&rbacv1.Role{ObjectMeta: metadata("orders-scale-to-zero")}, fleet.Label, fleet.LabelValue), "Role shop/orders-scale-to-zero"},
+		{"a binding", mark(&rbacv1.RoleBinding{ObjectMeta: metadata("orders-scale-to-zero")}, contract.LabelManagedBy, contract.ManagedBy), "RoleBinding shop/orders-scale-to-zero"},
+		{"a role", mark(&rbacv1.Role{ObjectMeta: metadata("orders-scale-to-zero")}, contract.LabelManagedBy, contract.ManagedBy), "Role shop/orders-scale-to-zero"},
 		{"a cluster that dozes", fenced("orders", contract.FieldManager), "the fence of Cluster shop/orders"},
 		{"one that a person fenced", fenced("orders", "kubectl-cnpg"), ""},
 		{"somebody else's slice", mark(&discoveryv1.EndpointSlice{ObjectMeta: metadata("orders-rw-y")}, discoveryv1.LabelManagedBy, "endpointslice-controller.k8s.io"), ""},

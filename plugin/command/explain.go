@@ -81,8 +81,9 @@ func (a *access) explained(ctx context.Context, s seen, problem error, now time.
 	effective := contract.Effective(cluster.Annotations)
 	for _, key := range []string{
 		contract.AnnotationEnabled, contract.AnnotationInactivityMinutes, contract.AnnotationDozeMinutes, contract.AnnotationActivity, contract.AnnotationIgnore, contract.AnnotationKeepAwake, contract.AnnotationKeepAwakeUntil, contract.AnnotationWake,
-		contract.AnnotationGatewayAddress, contract.AnnotationSidecarUpdate, contract.AnnotationPoolers, contract.AnnotationDatabase,
-		contract.AnnotationSleepRequested, contract.AnnotationWakeRequested, contract.AnnotationUnroutableServices,
+		contract.AnnotationGatewayAddress, contract.AnnotationSidecarUpdate, contract.AnnotationPoolers,
+		contract.AnnotationBackupMaxAge, contract.AnnotationDatabase, contract.AnnotationSleepRequested,
+		contract.AnnotationWakeRequested, contract.AnnotationUnroutableServices,
 	} {
 		if value, there := effective[key]; there {
 			e.Rules[strings.TrimPrefix(key, contract.Prefix)] = value
@@ -188,7 +189,7 @@ func (e *explanation) text(colourful bool, now time.Time) string {
 		p("A keep-awake window opens at %s, and the cluster is woken before.\n", e.WakesBy.UTC().Format(time.RFC3339))
 	}
 	if e.BackupDue != nil {
-		p("A ScheduledBackup is due at %s, and the cluster is woken for it.\n", e.BackupDue.Format(time.RFC3339))
+		p("A Backup is due at %s, and the cluster is woken for it.\n", e.BackupDue.Format(time.RFC3339))
 	}
 	if e.LastWake != nil {
 		through := ""

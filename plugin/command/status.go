@@ -32,7 +32,7 @@ type row struct {
 	DozeBlockedBy []string `json:"dozeBlockedBy,omitempty"`
 	// WakesBy is when a keep-awake window opens that wakes the sleeping cluster before; absent without one.
 	WakesBy *time.Time `json:"wakesBy,omitempty"`
-	// BackupDue is when a ScheduledBackup is due that wakes the sleeping cluster; absent without one.
+	// BackupDue is when a Backup is due for which the sleeping cluster is woken; absent without one.
 	BackupDue *time.Time `json:"backupDue,omitempty"`
 	// Due is when the cluster would sleep, or hibernate if it dozes, if nothing happens; absent while unknown.
 	Due *time.Time `json:"due,omitempty"`
@@ -211,12 +211,8 @@ func (s seen) row(state clusterstate.State, now time.Time) row {
 	if asleep && s.View.ObstacleTo(contract.CauseWindow) == "" {
 		r.WakesBy = unlessZero(s.View.Policy.NextOpening(now))
 	}
-	if asleep && s.View.Policy.OnBackup && s.View.ObstacleTo(contract.CauseBackup) == "" {
-		for _, slot := range plan.SlotsOf(s.Cluster, s.schedules) {
-			if r.BackupDue == nil || slot.At.Before(*r.BackupDue) {
-				r.BackupDue = &slot.At
-			}
-		}
+	if asleep && (s.View.Policy.OnBackup || s.View.Policy.WakesByAge()) && s.View.ObstacleTo(contract.CauseBackup) == "" {
+		r.BackupDue = unlessZero(s.backupDue())
 		if s.unscheduled != nil {
 			r.note(s.unscheduled.Error())
 		}
@@ -233,6 +229,20 @@ func (s seen) row(state clusterstate.State, now time.Time) row {
 		r.note("no instance is ready")
 	}
 	return r
+}
+
+// backupDue returns when the first Backup is due; zero: never.
+func (s seen) backupDue() (first time.Time) {
+	policy := s.View.Policy
+	if last := plan.BackupsOf(s.Cluster, policy, nil).Last; policy.WakesByAge() && !last.IsZero() {
+		first = last.Add(policy.BackupMaxAge).UTC()
+	}
+	for _, slot := range plan.SlotsOf(s.Cluster, s.schedules) {
+		if policy.OnBackup && (first.IsZero() || slot.At.Before(first)) {
+			first = slot.At
+		}
+	}
+	return first
 }
 
 // defaultsOf names the annotations that come from the Namespace, not from the Cluster itself.

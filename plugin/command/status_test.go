@@ -201,6 +201,14 @@ func TestExplain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
+		"aged": {"night", func(w *world) {
+			w.change("night", func(c *cnpgv1.Cluster) {
+				c.Annotations[contract.AnnotationBackupMaxAge] = "7d"
+				c.Status.Conditions = append(c.Status.Conditions, metav1.Condition{
+					Type: string(cnpgv1.ConditionBackup), Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().AddDate(0, 0, -6)),
+				})
+			})
+		}},
 		"dozing":     {"dozy", nil},
 		"dozing-off": {"dozy-off", nil},
 		"dozeless": {"dozeless", func(w *world) {

@@ -20,12 +20,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // ByObject returns the informers' options: they watch the Roles and RoleBindings of this package, without managedFields,
 // and of Namespaces they keep the annotations of this project.
 func ByObject() map[client.Object]cache.ByObject {
-	ours := labels.SelectorFromSet(labels.Set{Label: LabelValue})
+	ours := labels.SelectorFromSet(labels.Set{contract.LabelManagedBy: contract.ManagedBy})
 	return map[client.Object]cache.ByObject{
 		&rbacv1.Role{}:        {Label: ours, Transform: cache.TransformStripManagedFields()},
 		&rbacv1.RoleBinding{}: {Label: ours, Transform: cache.TransformStripManagedFields()},

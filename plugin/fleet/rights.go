@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // rights maintains the Role and the RoleBinding of every Cluster. Several replicas may run at once: each accepts what
@@ -158,10 +159,10 @@ func (r *rights) accept(ctx context.Context, cluster *cnpgv1.Cluster, object cli
 		return fmt.Errorf("list %s %s: %w", kind.Kind, object.GetName(), err)
 	}
 	for i := range found.Items {
-		if found.Items[i].Labels[Label] != LabelValue {
+		if found.Items[i].Labels[contract.LabelManagedBy] != contract.ManagedBy {
 			r.recorder.Eventf(cluster, corev1.EventTypeWarning, "RightsNotGranted",
-				"The sidecars have no rights: %s %s exists without the label %s=%s; delete or rename it", kind.Kind, object.GetName(), Label, LabelValue)
-			return fmt.Errorf("create %s %s: one without the label %s exists", kind.Kind, object.GetName(), Label)
+				"The sidecars have no rights: %s %s exists without the label %s=%s; delete or rename it", kind.Kind, object.GetName(), contract.LabelManagedBy, contract.ManagedBy)
+			return fmt.Errorf("create %s %s: one without the label %s exists", kind.Kind, object.GetName(), contract.LabelManagedBy)
 		}
 	}
 	return nil

@@ -75,13 +75,13 @@ func (i informed) Get(ctx context.Context, key client.ObjectKey, into client.Obj
 	if err := i.Client.Get(ctx, key, into, options...); err != nil {
 		return err
 	}
-	if _, cluster := into.(*cnpgv1.Cluster); !cluster && into.GetLabels()[Label] != LabelValue {
+	if _, cluster := into.(*cnpgv1.Cluster); !cluster && into.GetLabels()[contract.LabelManagedBy] != contract.ManagedBy {
 		return apierrors.NewNotFound(rbacv1.Resource("objects"), key.Name)
 	}
 	return nil
 }
 
-func reconcile(t *testing.T, c client.Client) {
+func reconciles(t *testing.T, c client.Client) {
 	t.Helper()
 	if events, err := reconciled(t, c); err != nil || len(events) != 0 {
 		t.Fatal(events, err)
@@ -136,7 +136,7 @@ func TestReconcile_acceptsWhatAnotherReplicaHasCreated(t *testing.T) {
 	t.Parallel()
 	writes := 0
 	c := counted(t, &writes, listing())
-	reconcile(t, c)
+	reconciles(t, c)
 	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "orders"}}
 	recorder := record.NewFakeRecorder(1)
 	if _, err := (&rights{Client: late{c}, live: c, recorder: recorder, resource: resource}).Reconcile(t.Context(), request); err != nil || len(recorder.Events) != 0 {
@@ -168,10 +168,10 @@ func TestReconcile_removesTheNamesOfEarlierVersions(t *testing.T) {
 	for rule, row := range map[string]struct {
 		label string
 		gone  bool
-	}{"its own": {LabelValue, true}, "the operator's, of a Cluster of that name": {"cloudnative-pg", false}} {
+	}{"its own": {contract.ManagedBy, true}, "the operator's, of a Cluster of that name": {"cloudnative-pg", false}} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
-			named := metav1.ObjectMeta{Namespace: "shop", Name: "orders-scale-to-zero", Labels: map[string]string{Label: row.label}}
+			named := metav1.ObjectMeta{Namespace: "shop", Name: "orders-scale-to-zero", Labels: map[string]string{contract.LabelManagedBy: row.label}}
 			var granted []bool
 			scheme := runtime.NewScheme()
 			for _, add := range []func(*runtime.Scheme) error{cnpgv1.AddToScheme, rbacv1.AddToScheme} {
@@ -185,7 +185,7 @@ func TestReconcile_removesTheNamesOfEarlierVersions(t *testing.T) {
 					granted = append(granted, err == nil)
 					return c.Delete(ctx, o, options...)
 				}}).Build()
-			reconcile(t, c)
+			reconciles(t, c)
 			for _, object := range former(listing()) {
 				err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object)
 				if gone := apierrors.IsNotFound(err); gone != row.gone {
@@ -215,7 +215,7 @@ func TestReconcile_followsTheCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		writes = 0
-		reconcile(t, c)
+		reconciles(t, c)
 		if writes != want {
 			t.Errorf("%s: %d writes, want %d", rule, writes, want)
 		}
@@ -273,7 +273,7 @@ func TestReconcile_namesThePodOfAClusterThatDozes(t *testing.T) {
 		if err := c.Update(t.Context(), &cluster); err != nil {
 			t.Fatal(err)
 		}
-		reconcile(t, c)
+		reconciles(t, c)
 		var role rbacv1.Role
 		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "orders.scale-to-zero"}, &role); err != nil {
 			t.Fatal(err)
@@ -286,7 +286,7 @@ func TestReconcile_namesThePodOfAClusterThatDozes(t *testing.T) {
 			t.Errorf("%s: pods (-want +got):\n%s", row.rule, diff)
 		}
 		writes = 0
-		if reconcile(t, c); writes != 0 {
+		if reconciles(t, c); writes != 0 {
 			t.Errorf("%s: written again", row.rule)
 		}
 	}

@@ -11,12 +11,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Label marks the Roles and RoleBindings of this package; the informers watch no others.
-const (
-	Label      = "app.kubernetes.io/managed-by"
-	LabelValue = "cnpg-i-scale-to-zero"
-)
-
 // suffix is appended to the cluster's name. The operator gives its Role the name of the Cluster, and none can contain a dot.
 // formerSuffix is that of earlier versions, whose objects are removed.
 const suffix, formerSuffix = ".scale-to-zero", "-scale-to-zero"
@@ -73,7 +67,7 @@ func RoleBinding(cluster *cnpgv1.Cluster, resource schema.GroupVersion) *rbacv1.
 func objectMeta(cluster *cnpgv1.Cluster, resource schema.GroupVersion) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: cluster.Namespace, Name: cluster.Name + suffix,
-		Labels: map[string]string{Label: LabelValue, "cnpg.io/cluster": cluster.Name},
+		Labels: map[string]string{contract.LabelManagedBy: contract.ManagedBy, "cnpg.io/cluster": cluster.Name},
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: resource.String(), Kind: "Cluster", Name: cluster.Name, UID: cluster.UID, Controller: ptr.To(true),
 		}},

@@ -52,6 +52,9 @@ type Sources struct {
 	Instances func(context.Context, types.NamespacedName) ([]corev1.Pod, error)
 	// Unrouted counts the sleeping cluster's Services that are not routed to the wake gateway; nil if that is off.
 	Unrouted func(types.NamespacedName) int
+	// LastBackup returns when the sleeping cluster's last Backup was completed, or the cluster was made, zero if that is
+	// unknown; nil if the wake gateway is off.
+	LastBackup func(types.NamespacedName) time.Time
 	// Wakes are the wake gateway's metrics; nil if that is off.
 	Wakes *Wake
 	// Sidecars are the resource requests of a cluster's sidecars while it is awake.
@@ -71,7 +74,7 @@ type Fleet struct {
 }
 
 type fleetDescriptions struct {
-	state, since, slept, dozed, cpu, memory, sidecarCPU, sidecarMemory, invalid, onConnect, woken, wakes, unrouted, unreconciled, suspended, pods *prometheus.Desc
+	state, since, slept, dozed, cpu, memory, sidecarCPU, sidecarMemory, invalid, onConnect, woken, wakes, unrouted, unreconciled, suspended, pods, backup, maxAge *prometheus.Desc
 }
 
 // NewFleet makes the collector. Its counters start now.
@@ -102,7 +105,13 @@ func NewFleet(sources Sources) *Fleet {
 			unreconciled: describe("reconciliation_blocked",
 				"Whether the operator reports that it cannot reconcile the cluster because it cannot call this plugin, or a call failed; 0 while the cluster is hibernated or dozes."),
 			suspended: describe("suspended_schedules", "ScheduledBackups of the cluster that are suspended because it sleeps."),
-			pods:      describe("instance_pods", "Pods of the cluster's instances, by the image of their sidecar; none: they have no sidecar.", labelImage),
+			backup: describe("last_backup_timestamp_seconds",
+				"When the last Backup of the sleeping cluster was completed, or the cluster was made if none was; absent "+
+					"while it is awake, while unknown, and where nothing limits the age of Backups."),
+			maxAge: describe("backup_max_age_seconds",
+				"How old that may become, by the annotation backup-max-age or else by the Cluster's retention policy; "+
+					"absent where that time is."),
+			pods: describe("instance_pods", "Pods of the cluster's instances, by the image of their sidecar; none: they have no sidecar.", labelImage),
 		},
 	}
 }
@@ -110,7 +119,7 @@ func NewFleet(sources Sources) *Fleet {
 // Describe sends the descriptions.
 func (f *Fleet) Describe(descriptions chan<- *prometheus.Desc) {
 	d := f.described
-	for _, description := range []*prometheus.Desc{d.state, d.since, d.slept, d.dozed, d.cpu, d.memory, d.sidecarCPU, d.sidecarMemory, d.invalid, d.onConnect, d.woken, d.wakes, d.unrouted, d.unreconciled, d.suspended, d.pods} {
+	for _, description := range []*prometheus.Desc{d.state, d.since, d.slept, d.dozed, d.cpu, d.memory, d.sidecarCPU, d.sidecarMemory, d.invalid, d.onConnect, d.woken, d.wakes, d.unrouted, d.unreconciled, d.suspended, d.pods, d.backup, d.maxAge} {
 		descriptions <- description
 	}
 }
@@ -164,8 +173,20 @@ func (f *Fleet) sendState(send send, cluster *cnpgv1.Cluster, view plan.Cluster)
 	if since, asleep := asleepSince(cluster); asleep {
 		send(f.described.since, prometheus.GaugeValue, float64(since.Unix()))
 	}
+	f.sendBackup(send, cluster, view)
 	if onConnect && (in == stateAsleep || in == stateDozing) {
 		send(f.described.unrouted, prometheus.GaugeValue, float64(f.sources.Unrouted(client.ObjectKeyFromObject(cluster))))
+	}
+}
+
+func (f *Fleet) sendBackup(send send, cluster *cnpgv1.Cluster, view plan.Cluster) {
+	limit := plan.BackupLimit(cluster, view.Policy)
+	if f.sources.LastBackup == nil || limit == 0 || !view.HibernationOn && !view.Dozing {
+		return
+	}
+	if last := f.sources.LastBackup(client.ObjectKeyFromObject(cluster)); !last.IsZero() {
+		send(f.described.backup, prometheus.GaugeValue, float64(last.Unix()))
+		send(f.described.maxAge, prometheus.GaugeValue, limit.Seconds())
 	}
 }
 

@@ -107,6 +107,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		Informers: informerstest.Informers{Reader: w}, Sidecars: sidecars, Now: func() time.Time { return w.now },
 		Instances: func(_ context.Context, of types.NamespacedName) ([]corev1.Pod, error) { return podsOf(of.Name) },
 		Unrouted:  func(types.NamespacedName) int { return 1 }, Wakes: w.wakes,
+		LastBackup: func(types.NamespacedName) time.Time { return noon.Add(-48 * time.Hour) },
 	})
 	return w
 }
@@ -152,7 +153,7 @@ func TestThePageIsGolden(t *testing.T) {
 	w := newWorld(t,
 		cluster("awake", on(contract.AnnotationLastWake, wokenBy("10.0.0.9"))), cluster("disabled", nil), cluster("falling", on(contract.AnnotationHibernation, "on")),
 		cluster("mistaken", map[string]string{contract.AnnotationEnabled: "yes"}), stranger, blocked, byLimit,
-		ours(cluster("asleep", on(contract.AnnotationHibernation, "on", contract.AnnotationAsleepSince, "2026-03-02T11:59:58Z"), asleep(noon.Add(-time.Hour)))),
+		ours(cluster("asleep", on(contract.AnnotationHibernation, "on", contract.AnnotationAsleepSince, "2026-03-02T11:59:58Z", contract.AnnotationBackupMaxAge, "7d"), asleep(noon.Add(-time.Hour)))),
 		ours(cluster("dozing", on(contract.AnnotationFencedInstances, contract.FencedInstancesAll, contract.AnnotationDozingSince, "2026-03-02T12:01:30Z", contract.AnnotationWake, contract.WakeManual))),
 		cluster("fenced", on(contract.AnnotationFencedInstances, contract.FencedInstancesAll)),
 		schedule("nightly", "asleep", map[string]string{contract.AnnotationSuspended: "2026-03-02T11:00:00Z"}, true),

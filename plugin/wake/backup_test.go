@@ -113,3 +113,68 @@ func TestWakeForBackup_knowsNoCluster(t *testing.T) {
 		w.wantsWritten("nothing")
 	})
 }
+
+// A cluster is woken because its last Backup is too old, and gets one more like it, whichever replica makes it.
+func TestReconcile_makesABackupOfTheSameKind(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		kind := cnpgv1.BackupSpec{
+			Cluster: cnpgv1.LocalObjectReference{Name: orders.Name}, Method: cnpgv1.BackupMethodPlugin, Target: cnpgv1.BackupTargetPrimary,
+			PluginConfiguration: &cnpgv1.BackupPluginConfiguration{Name: "barman", Parameters: map[string]string{"a": "b"}},
+		}
+		for name, of := range map[string]string{"older": orders.Name, "other": "others", "newer": orders.Name, "failed": orders.Name} {
+			backup := &cnpgv1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: name}, Spec: *kind.DeepCopy()}
+			backup.Spec.Cluster.Name = of
+			backup.Status.Phase = cnpgv1.BackupPhaseCompleted
+			hours := map[string]time.Duration{"older": 50, "other": 1, "newer": 25, "failed": 2}[name]
+			backup.Status.StoppedAt = &metav1.Time{Time: time.Now().Add(-hours * time.Hour)}
+			switch name {
+			case "older", "other":
+				backup.Spec.Method = cnpgv1.BackupMethodVolumeSnapshot
+			case "failed":
+				backup.Status.Phase = cnpgv1.BackupPhaseFailed
+			}
+			w.put(backup)
+		}
+		w.serves(false)
+		w.cluster(func(c *cnpgv1.Cluster) {
+			sleepsFor("on-connect", metav1.ConditionTrue, contract.Hibernated)(c)
+			c.Annotations[contract.AnnotationAsleepSince] = time.Now().Add(-26 * time.Hour).Format(time.RFC3339)
+			c.Annotations[contract.AnnotationBackupMaxAge] = "24h"
+			c.CreationTimestamp = metav1.NewTime(time.Now().Add(-30 * 24 * time.Hour))
+			c.Status.Conditions = append(c.Status.Conditions, metav1.Condition{Type: string(cnpgv1.ConditionBackup), Status: metav1.ConditionFalse})
+		})
+		a.read()
+		wake, err := contract.ParseLastWake(w.cluster(nil).Annotations[contract.AnnotationLastWake])
+		if err != nil || wake.Cause != contract.CauseBackup || wake.By != "backup-max-age" {
+			t.Fatalf("the last wake is %+v, %v", wake, err)
+		}
+		if last := a.LastBackup(orders); time.Since(last).Round(time.Hour) != 25*time.Hour {
+			t.Errorf("the last Backup was completed at %s", last)
+		}
+		a.read()
+		w.serves(true)
+		b.read()
+		a.read()
+		b.read()
+		var list cnpgv1.BackupList
+		if err := w.api.List(t.Context(), &list); err != nil {
+			t.Fatal(err)
+		}
+		var got []cnpgv1.Backup
+		for i := range list.Items {
+			if list.Items[i].Name == "orders-"+wake.At.Format("060102150405") {
+				got = append(got, list.Items[i])
+			}
+		}
+		if len(got) != 1 || len(list.Items) != 5 || got[0].Labels["cnpg.io/cluster"] != orders.Name {
+			t.Fatalf("%d Backups, of which the plugin made %+v", len(list.Items), got)
+		}
+		if diff := cmp.Diff(kind, got[0].Spec); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if last := a.LastBackup(orders); !last.IsZero() {
+			t.Errorf("awake, and the last Backup was completed at %s", last)
+		}
+	})
+}

@@ -159,10 +159,18 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 			planned = plan.Decide(seen.state, now)
 		}
 	}
+	if planned.ListBackups {
+		completed, err := c.completedBackup(ctx, seen.name)
+		if failed = errors.Join(failed, err); err == nil {
+			seen.state.Backups.Completed = &completed
+			planned = plan.Decide(seen.state, now)
+		}
+	}
 	again.at(planned.Next)
 	// These also run if a Service could not be led here: the clients of the other Services must not wait for it.
 	followed, err := c.change(ctx, seen, planned.Changes, now)
 	failed = errors.Join(failed, err, c.deletePods(ctx, seen, planned.Delete, now), c.scale(ctx, seen, planned.Scale), c.wake(ctx, seen, planned.Wake, again), c.adopt(ctx, seen, planned.Adopt, now))
+	failed = errors.Join(failed, c.makeBackup(ctx, seen, &planned))
 	unwritten, told := c.tell(ctx, seen, append(planned.Events, followed...), now) // an Event that cannot be written keeps nothing from being done
 	planned.Memory.Unwritten = unwritten
 	c.remember(seen, planned.Memory)
@@ -240,19 +248,20 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 	if seen.view.Dozing {
 		state.Disrupted, seen.nodeErr = c.disruption(ctx, seen.name, pods)
 	}
+	var schedules []cnpgv1.ScheduledBackup
+	if seen.view.Policy.OnBackup || seen.view.Policy.WakesByAge() {
+		if schedules, err = c.Informers.Schedules(ctx, seen.name); err != nil {
+			return plan.State{}, err
+		}
+	}
+	state.Backups = plan.BackupsOf(seen.cluster, seen.view.Policy, schedules)
 	if seen.view.HibernationOn || seen.view.Dozing {
 		objects, err := c.Informers.Objects(ctx, seen.name)
 		if err != nil {
 			return plan.State{}, err
 		}
 		state.Pending = plan.PendingOf(objects)
-		if seen.view.Policy.OnBackup {
-			schedules, err := c.Informers.Schedules(ctx, seen.name)
-			if err != nil {
-				return plan.State{}, err
-			}
-			state.Slots = plan.SlotsOf(seen.cluster, schedules)
-		}
+		state.Slots = plan.SlotsOf(seen.cluster, schedules)
 	}
 	return state, nil
 }

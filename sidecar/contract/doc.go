@@ -5,6 +5,9 @@
 package contract
 
 const (
+	// LabelManagedBy marks what the plugin makes for a Cluster, with the value [ManagedBy].
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	ManagedBy      = "cnpg-i-scale-to-zero"
 	// PluginName is the name under which a Cluster lists the plugin.
 	PluginName = "cnpg-i-scale-to-zero.xata.io"
 	// FieldManager is the field manager of everything that the sidecars write, and of the plugin's patches of a

@@ -87,7 +87,7 @@ func pool(name string, instances int32, mark string) *cnpgv1.Pooler {
 func aged(of string, change func(*cnpgv1.Backup)) *cnpgv1.Backup {
 	backup := &cnpgv1.Backup{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: of + "-260301120000", Labels: map[string]string{
-			rbac.Label: rbac.LabelValue, endpointslice.LabelCluster: of,
+			contract.LabelManagedBy: contract.ManagedBy, endpointslice.LabelCluster: of,
 		}},
 		Spec: cnpgv1.BackupSpec{Cluster: cnpgv1.LocalObjectReference{Name: of}},
 	}

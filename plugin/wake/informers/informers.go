@@ -99,7 +99,7 @@ func ofCluster(c *cnpgv1.Cluster) {
 	c.Spec = cnpgv1.ClusterSpec{
 		Instances: c.Spec.Instances, Plugins: c.Spec.Plugins, Resources: c.Spec.Resources, Probes: c.Spec.Probes,
 		ServiceAccountName: c.Spec.ServiceAccountName, NodeMaintenanceWindow: c.Spec.NodeMaintenanceWindow,
-		InheritedMetadata: c.Spec.InheritedMetadata, PodSelectorRefs: c.Spec.PodSelectorRefs,
+		InheritedMetadata: c.Spec.InheritedMetadata, PodSelectorRefs: c.Spec.PodSelectorRefs, Backup: c.Spec.Backup,
 		PostgresConfiguration: cnpgv1.PostgresConfiguration{PgHBA: c.Spec.PostgresConfiguration.PgHBA},
 	}
 	c.Status = cnpgv1.ClusterStatus{

@@ -289,6 +289,20 @@ func TestTransform_keepsWhatPutsVolumesAtRisk(t *testing.T) {
 	}
 }
 
+func TestTransform_keepsWhatIsKnownOfBackups(t *testing.T) {
+	t.Parallel()
+	have := &cnpgv1.Cluster{ObjectMeta: *meta.DeepCopy(), Spec: cnpgv1.ClusterSpec{
+		Plugins: []cnpgv1.PluginConfiguration{{Name: contract.PluginName}},
+		Backup:  &cnpgv1.BackupConfiguration{RetentionPolicy: "30d", VolumeSnapshot: &cnpgv1.VolumeSnapshotConfiguration{}},
+	}}
+	have.Status.Conditions = []metav1.Condition{{Type: string(cnpgv1.ConditionBackup), Status: metav1.ConditionTrue}}
+	policy := plan.View(have, time.Now()).Policy
+	want, got := plan.BackupsOf(have, policy, nil), plan.BackupsOf(through(t, have), policy, nil)
+	if !reflect.DeepEqual(want, got) || reflect.DeepEqual(got, plan.Backups{}) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 func TestTransform_keepsWhetherStandbysMustStream(t *testing.T) {
 	t.Parallel()
 	for strategy, want := range map[cnpgv1.ProbeStrategyType]bool{

@@ -14,7 +14,7 @@ import (
 )
 
 // Pending are objects of a cluster that only a running instance can apply or delete, and that none has, or
-// ScheduledBackups that are due.
+// ScheduledBackups that are due, or [byMaxAge].
 type Pending struct {
 	// Names are their kinds and names, sorted.
 	Names []string
@@ -136,9 +136,12 @@ func (p Pending) event(cause contract.Cause) Event {
 	const again = "It is woken for that again, after a longer sleep each time, at most an hour"
 	occasion := fmt.Sprint(p.Changed.Unix(), p.Names)
 	if cause == contract.CauseBackup {
+		lacks, whose := "the operator has made no Backup for "+p.by(), "schedule's"
+		if p.Names[0] == byMaxAge {
+			lacks, whose = "no Backup was completed for "+p.by(), "Backup's"
+		}
 		return Event{Warning: true, Reason: "BackupPending", Occasion: occasion, Message: fmt.Sprintf(
-			"The cluster was awake, but the operator has made no Backup for %s. %s. The schedule's Events may say why",
-			p.by(), again)}
+			"The cluster was awake, but %s. %s. The %s Events may say why", lacks, again, whose)}
 	}
 	return Event{Warning: true, Reason: "ObjectPending", Occasion: occasion, Message: fmt.Sprintf(
 		"The cluster was awake, but has not applied or deleted %s. %s. status.message of the object says what is wrong",

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -28,6 +29,8 @@ type State struct {
 	// Pending are what only a running instance applies, and Slots when Backups are due; read only if the cluster sleeps.
 	Pending Pending
 	Slots   []Slot
+	// Backups are what is known of the cluster's Backups.
+	Backups Backups
 	// Disrupted says why a dozing cluster is to hibernate; empty: it may go on dozing.
 	Disrupted string
 	// Instances are the pods of the instances by the informers, and Inspected are those that have not ended by the API
@@ -68,9 +71,18 @@ type Memory struct {
 	// took is how long the last wake from hibernation took, and slept says that the cluster has slept since.
 	took  time.Duration
 	slept bool
+	// completed is the newest completed Backup, listed in this sleep or after it for the next Backup; nil: not listed.
+	// lastBackup is when the last one was completed before this sleep, or the cluster was made; zero: unknown, or awake.
+	completed  *Completed
+	lastBackup time.Time
+	// MadeBackup is the name of the last Backup that was made because of its age.
+	MadeBackup string
 	// Unwritten are the Events that could not be written yet and that no later plan has.
 	Unwritten []Event
 }
+
+// LastBackup is when the sleeping cluster's last Backup was completed, or the cluster was made; zero: unknown or awake.
+func (m Memory) LastBackup() time.Time { return m.lastBackup }
 
 // Deletion is a pod that is to be deleted, and why, which is logged as a warning if Warns is set.
 type Deletion struct {
@@ -96,6 +108,8 @@ type Plan struct {
 	// List and Dial say that the plan is to be made again with the instances' pods, as the API server has them, and
 	// with whether their port refuses connections.
 	List, Dial bool
+	// ListBackups says that it is to be made again with the newest completed Backup.
+	ListBackups bool
 	// Changes are written unless the Cluster has changed.
 	Changes []Change
 	// Delete are the pods that are to be deleted, if the plan for the Cluster of the API server says so too.
@@ -111,6 +125,8 @@ type Plan struct {
 	Scale []Scaling
 	// Wake is a wake that is due although no client waits; nil: none.
 	Wake *Wake
+	// MakeBackup is a Backup that is to be made unless it has been; nil: none.
+	MakeBackup *cnpgv1.Backup
 	// Next is when to look again without anything having changed; zero: never.
 	Next time.Time
 	// Memory is what is to be remembered.

@@ -65,9 +65,13 @@ func runs(schedule *cnpgv1.ScheduledBackup) (at, next time.Time) {
 	return at, times.Next(at)
 }
 
-// wakeForBackups wakes the cluster for the runs that are due.
-func (p *Plan) wakeForBackups(slots []Slot, last contract.LastWake, since, now time.Time) {
+// wakeForBackups wakes the cluster for the runs that are due, and if its last Backup is too old.
+func (p *Plan) wakeForBackups(state State, last contract.LastWake, since, now time.Time) {
 	var due Pending
+	slots := state.Slots
+	if !state.Cluster.Policy.OnBackup {
+		slots = nil
+	}
 	for _, slot := range slots {
 		if now.Before(slot.Wakes) {
 			p.at(slot.Wakes)
@@ -80,5 +84,11 @@ func (p *Plan) wakeForBackups(slots []Slot, last contract.LastWake, since, now t
 		due.Served = due.Served || slot.Made.After(last.At)
 	}
 	slices.Sort(due.Names)
+	if passed := p.tooOld(state, now); !passed.IsZero() {
+		due.Names = slices.Insert(due.Names, 0, byMaxAge)
+		if passed.After(due.Changed) {
+			due.Changed = passed
+		}
+	}
 	p.wakeForPending(contract.CauseBackup, due, last, since, now)
 }

@@ -50,10 +50,16 @@ func share(cluster types.UID, over time.Duration) time.Duration {
 // because of objects. Who puts a cluster to sleep while its window is open has it sleep until the next one.
 func (p *Plan) wake(state State, now time.Time) {
 	cluster := state.Cluster
+	if state.Backups.Completed != nil {
+		p.Memory.completed = state.Backups.Completed
+	}
 	if !cluster.HibernationOn && !cluster.Dozing {
+		p.Memory.lastBackup = time.Time{}
 		p.measure(state, now)
+		p.makeBackup(state, now)
 		return
 	}
+	p.Memory.lastBackup = p.lastBackup(state.Backups)
 	last, _ := contract.ParseLastWake(state.Annotations[contract.AnnotationLastWake])
 	p.Memory.slept = true
 	since, _ := time.Parse(time.RFC3339, cmp.Or(
@@ -67,9 +73,9 @@ func (p *Plan) wake(state State, now time.Time) {
 	if cluster.ObstacleTo(contract.CauseWindow) == "" {
 		p.wakeForWindow(state, since, now)
 	}
-	// A Backup that waits wakes a cluster that dozes, whatever the annotation lists; one that is due does if it lists that.
-	if p.Wake == nil && cluster.Policy.OnBackup && cluster.ObstacleTo(contract.CauseBackup) == "" {
-		p.wakeForBackups(state.Slots, last, since, now)
+	// A Backup that waits wakes a cluster that dozes, whatever the annotations say.
+	if p.Wake == nil && cluster.ObstacleTo(contract.CauseBackup) == "" {
+		p.wakeForBackups(state, last, since, now)
 	}
 	if p.Wake == nil && cluster.ObstacleTo(contract.CauseObject) == "" {
 		p.wakeForPending(contract.CauseObject, state.Pending, last, since, now)

@@ -1,0 +1,65 @@
+package wake
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// backupPage is how many Backups are read at once: a namespace may hold thousands, and no informer keeps them.
+const backupPage = 100
+
+// completedBackup reads the cluster's newest completed Backup from the API server.
+func (a *Access) completedBackup(ctx context.Context, cluster types.NamespacedName) (newest plan.Completed, err error) {
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	from := &client.ListOptions{Namespace: cluster.Namespace, Limit: backupPage}
+	for more := true; more; more = from.Continue != "" {
+		var page cnpgv1.BackupList
+		if err := a.APIReader.List(ctx, &page, from); err != nil {
+			return plan.Completed{}, fmt.Errorf("list the Backups of Cluster %s: %w", cluster, err)
+		}
+		for i := range page.Items {
+			backup, at := &page.Items[i], page.Items[i].CreationTimestamp.Time
+			if backup.Status.StoppedAt != nil { // a plugin need not say that
+				at = backup.Status.StoppedAt.Time
+			}
+			completed := backup.Status.Phase == cnpgv1.BackupPhaseCompleted && backup.Spec.Cluster.Name == cluster.Name
+			if completed && at.After(newest.At) {
+				newest = plan.Completed{At: at, Kind: backup.Spec.DeepCopy()}
+			}
+		}
+		from.Continue = page.Continue
+	}
+	return newest, nil
+}
+
+// makeBackup makes the Backup of a plan, and has the plan remember it. One that exists was made by another replica, or
+// before this one was started.
+func (c *Controller) makeBackup(ctx context.Context, seen *snapshot, planned *plan.Plan) error {
+	backup := planned.MakeBackup
+	if backup == nil {
+		return nil
+	}
+	err := c.Client.Create(ctx, backup, client.FieldOwner(contract.FieldManager))
+	if client.IgnoreAlreadyExists(err) != nil {
+		return fmt.Errorf("make Backup %s/%s: %w", backup.Namespace, backup.Name, err)
+	}
+	c.log(ctx, seen, "the cluster has a new Backup, because its last one was too old", false, "backup", backup.Name)
+	planned.Memory.MadeBackup = backup.Name
+	return nil
+}
+
+// LastBackup returns when the last Backup of the sleeping cluster was completed, or the cluster was made, by the last
+// reconciliation; zero: that is unknown, or it is awake.
+func (c *Controller) LastBackup(cluster types.NamespacedName) time.Time {
+	memory := c.memories.Get(cluster)
+	return memory.LastBackup()
+}
