@@ -26,6 +26,7 @@ const (
 	SidecarUpdate     = "xata.io/scale-to-zero-sidecar-update"
 	Poolers           = "xata.io/scale-to-zero-poolers"
 	PoolerInstances   = "xata.io/scale-to-zero-instances"
+	BackupMaxAge      = "xata.io/scale-to-zero-backup-max-age"
 	Suspended         = "xata.io/scale-to-zero-suspended"
 	WakeBy            = "xata.io/scale-to-zero-wake"
 	WakeRequested     = "xata.io/scale-to-zero-wake-requested"

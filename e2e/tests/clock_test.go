@@ -12,6 +12,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -116,6 +118,69 @@ func TestWakesForABackup(t *testing.T) {
 			t.Errorf("Backup %s is %s", list.Items[i].Name, phase)
 		}
 	}
+}
+
+// A sleeping cluster whose last Backup becomes too old is woken, gets one of the same kind, and sleeps again. The operator's
+// condition is made older, because the annotation takes no less than an hour.
+func TestWakesForTheAgeOfABackup(t *testing.T) {
+	whole(t)
+	t.Parallel()
+	image := provided(t, "NEIGHBOUR_IMAGE")
+	s := begin(t)
+	neighbour := s.otherPlugin(scenario.Neighbour{Name: askedBefore + s.namespace, Image: image})
+	neighbour.IsWALArchiver = ptr.To(true)
+	c := kube.NewCluster(s.namespace, "aged", 1, never)
+	c.Spec.Plugins = append(c.Spec.Plugins, neighbour)
+	s.running(c)
+	first := &cnpgv1.Backup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "first"},
+		Spec: cnpgv1.BackupSpec{
+			Cluster: cnpgv1.LocalObjectReference{Name: c.Name}, Method: cnpgv1.BackupMethodPlugin, Target: cnpgv1.BackupTargetPrimary,
+			PluginConfiguration: takes(neighbour.Name, time.Second),
+		},
+	}
+	s.must(kube.Create(s.ctx, first))
+	_, err := scenario.Await(s.ctx, kube, first, "completed", toHealthy, func(b *cnpgv1.Backup) bool {
+		return b.Status.Phase == cnpgv1.BackupPhaseCompleted
+	})
+	s.must(err)
+	s.sleeps(c)
+	s.hibernated(c)
+	s.lastBackedUp(c, time.Hour-5*time.Second)
+	s.annotate(c, scenario.BackupMaxAge, "1h")
+
+	_, err = kube.AwaitEventSaying(s.ctx, c, "Woken", "Woken from hibernation for backup-max-age", toHealthy)
+	s.must(err)
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	if !s.sleepsUnused(c) {
+		s.Log("the cluster slept after the threshold, because notifications may have been missed")
+	}
+	s.hibernated(c)
+	var list cnpgv1.BackupList
+	s.must(kube.List(s.ctx, &list, client.InNamespace(s.namespace)))
+	if len(list.Items) != 2 {
+		t.Fatalf("%d Backups, want the first and one of the plugin's", len(list.Items))
+	}
+	for i := range list.Items {
+		backup := &list.Items[i]
+		if backup.Status.Phase != cnpgv1.BackupPhaseCompleted || !equality.Semantic.DeepEqual(backup.Spec, first.Spec) {
+			t.Errorf("Backup %s is %s: %+v", backup.Name, backup.Status.Phase, backup.Spec)
+		}
+	}
+}
+
+// lastBackedUp has the Cluster say that its last Backup was completed so long ago.
+func (s *story) lastBackedUp(c *cnpgv1.Cluster, ago time.Duration) {
+	s.Helper()
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	changed := c.DeepCopy()
+	condition := meta.FindStatusCondition(changed.Status.Conditions, string(cnpgv1.ConditionBackup))
+	if condition == nil || condition.Status != metav1.ConditionTrue {
+		s.Fatalf("the condition %s is %+v", cnpgv1.ConditionBackup, condition)
+	}
+	condition.LastTransitionTime = metav1.NewTime(time.Now().Add(-ago))
+	patch := client.MergeFromWithOptions(c, client.MergeFromWithOptimisticLock{})
+	s.must(kube.Status().Patch(s.ctx, changed, patch))
 }
 
 // database asks for a database that is dropped with its object.
