@@ -153,7 +153,7 @@ func TestReader_findsTheObjectsOfACluster(t *testing.T) {
 	if err != nil || len(poolers) != 1 || poolers[0].Name != "i" {
 		t.Errorf("%v, %v", poolers, err)
 	}
-	selector := map[string]string{"cnpg.io/poolerName": "g"}
+	selector := map[string]string{"cnpg.io/poolerName": "i"}
 	of := &corev1.Service{ObjectMeta: meta("shop", "pool"), Spec: corev1.ServiceSpec{Selector: selector, Ports: []corev1.ServicePort{{Port: 5432}}}}
 	for _, o := range append(slices.Clone(objects[:4]), objects[6], objects[8], of) {
 		if concerned, err := reader.Concerned(t.Context(), o); err != nil || len(concerned) != 1 || concerned[0] != cluster {
