@@ -104,7 +104,7 @@ func grant(t *testing.T, admin client.Client) {
 	}
 }
 
-// people change objects as persons, the operator and the kubelet.
+// people change objects as users, the operator and the kubelet do.
 type people struct {
 	t     *testing.T
 	admin client.Client
