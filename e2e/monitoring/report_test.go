@@ -12,7 +12,7 @@ import (
 // exports them of the cluster orders with two instances.
 func TestReport_asksWhatItMeans(t *testing.T) {
 	t.Parallel()
-	body, err := os.ReadFile(filepath.Join(root, "plugin", "estimate", "prometheus", "testdata", "queries.txt"))
+	body, err := os.ReadFile(filepath.Join(root, "plugin", "estimate", "testdata", "queries.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
