@@ -251,7 +251,7 @@ func (f *people) wholeServices(manager ctrl.Manager) {
 }
 
 func TestAgainstAnAPIServer(t *testing.T) { // it sets KUBECONFIG
-	restConfig := apiservertest.Start(t, "clusters", "scheduledbackups")
+	restConfig := apiservertest.Start(t, "clusters", "scheduledbackups", "backups")
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, cnpgv1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -417,6 +417,18 @@ cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 	})
 	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, contract.AnnotationWake))
 	f.comes("it is armed for the fourth time", func() bool { return len(f.slices()) == 2 })
+	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:"1h"}`, contract.AnnotationBackupMaxAge))
+	backedUp := client.RawPatch(types.MergePatchType, []byte(`{"status":{"conditions":[{"type":"LastBackupSucceeded","status":"True",
+		"reason":"LastBackupSucceeded","message":"","lastTransitionTime":"2026-03-01T00:00:00Z"}]}}`))
+	if err := admin.Status().Patch(t.Context(), cluster.DeepCopy(), backedUp); err != nil {
+		t.Fatal(err)
+	}
+	f.comes("its Backups do not say how to make another", func() bool {
+		var events corev1.EventList
+		return admin.List(t.Context(), &events, client.InNamespace("shop")) == nil &&
+			slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == "BackupKindUnknown" })
+	})
+	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, contract.AnnotationBackupMaxAge))
 	if err := admin.Delete(t.Context(), instance, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}

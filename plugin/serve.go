@@ -213,7 +213,7 @@ func newManager(c config.Config, resource schema.GroupVersion) (ctrl.Manager, er
 	scheme.AddKnownTypes(resource, &cnpgv1.Cluster{}, &cnpgv1.ClusterList{}, &cnpgv1.ScheduledBackup{}, &cnpgv1.ScheduledBackupList{},
 		&cnpgv1.Database{}, &cnpgv1.DatabaseList{}, &cnpgv1.DatabaseRole{}, &cnpgv1.DatabaseRoleList{},
 		&cnpgv1.Publication{}, &cnpgv1.PublicationList{}, &cnpgv1.Subscription{}, &cnpgv1.SubscriptionList{},
-		&cnpgv1.Pooler{}, &cnpgv1.PoolerList{})
+		&cnpgv1.Pooler{}, &cnpgv1.PoolerList{}, &cnpgv1.Backup{}, &cnpgv1.BackupList{})
 	metav1.AddToGroupVersion(scheme, resource)
 	restConfig, err := ctrl.GetConfig()
 	if err != nil {

@@ -350,7 +350,7 @@ func (t *statusText) line(r row, now time.Time, text func(column) string) {
 	_, _ = fmt.Fprintf(t.out, "%s\t%s", cell(r.Cluster), paint(t.colours, r.State, state))
 	columns := []column{
 		{"SINCE", ago(r.Since, now)}, {"IDLE FOR", long(r.IdleForSeconds)}, {"THRESHOLD", long(r.ThresholdSeconds)},
-		{"BLOCKED BY", strings.Join(r.BlockedBy, ",")}, {"LAST WOKEN BY", woken(r.LastWake, now)}, {"SAVED", r.saved.hours()},
+		{"BLOCKED BY", strings.Join(r.BlockedBy, ",")}, {"LAST WOKEN BY", woken(r.LastWake, now)}, {"SAVED", r.hours()},
 	}
 	if t.wide {
 		due := ""

@@ -178,7 +178,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, errors.Join(failed, told)
 	}
 	if planned.Reason != plan.ReasonAnnounced {
-		c.handovers.forget(seen.name)
+		c.forget(seen.name)
 	}
 	if planned.Acknowledge != "" && (len(routed) != 0 || seen.view.Policy.Manual) && len(routed) == len(planned.Lead) {
 		c.begin(ctx, seen, planned.Acknowledge, routed)

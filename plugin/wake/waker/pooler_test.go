@@ -32,8 +32,9 @@ func (w *world) pooled(kind cnpgv1.PoolerType, hba ...string) {
 }
 
 // bounces makes a pod of the Pooler.
-func (w *world) bounces(address string) {
+func (w *world) bounces() {
 	w.t.Helper()
+	const address = "10.0.0.9"
 	w.pod("orders-pool-"+address, address, func(p *corev1.Pod) {
 		p.Labels["cnpg.io/podRole"], p.Labels["cnpg.io/poolerName"], p.OwnerReferences = "pooler", name+"-pool", nil
 	})
@@ -52,21 +53,21 @@ func TestResolve_holdsAPoolersClientsUntilPgBouncerServes(t *testing.T) {
 		least  time.Duration
 	}{
 		{"PgBouncer comes after PostgreSQL", cnpgv1.PoolerTypeRW, nil, func(w *world) {
-			w.later(10*time.Second, func() { w.bounces("10.0.0.9") })
+			w.later(10*time.Second, w.bounces)
 			w.later(12*time.Second, func() { w.bouncer.Store(true) })
 		}, bouncer, nil, 12 * time.Second},
 		{"PgBouncer comes before PostgreSQL", cnpgv1.PoolerTypeRW, nil, func(w *world) {
-			w.bounces("10.0.0.9")
+			w.bounces()
 			w.bouncer.Store(true)
 		}, bouncer, nil, 3 * time.Second},
 		{"one of standbys waits for a standby", cnpgv1.PoolerTypeRO, nil, func(w *world) {
-			w.bounces("10.0.0.9")
+			w.bounces()
 			w.bouncer.Store(true)
 			w.later(15*time.Second, func() { w.pod("orders-2", "10.0.0.2", same) })
 		}, bouncer, nil, 15 * time.Second},
 		{"PgBouncer does not come", cnpgv1.PoolerTypeRW, nil, func(*world) {}, netip.AddrPort{}, gateway.ErrTimeout, 30 * time.Second},
 		{"PgBouncer's rules tell addresses apart", cnpgv1.PoolerTypeRW, []string{"host all all 10.1.0.0/16 md5"}, func(w *world) {
-			w.bounces("10.0.0.9")
+			w.bounces()
 			w.bouncer.Store(true)
 			w.later(5*time.Second, func() { w.endpoint("orders-pool", "10.0.0.9") })
 		}, netip.AddrPort{}, gateway.ErrReconnect, 5 * time.Second},

@@ -86,7 +86,7 @@ func (w *Waker) SendClientAddress(ctx context.Context, target, local, peer netip
 	if !w.Sidecars.Send(ctx, target.Addr(), address) && ctx.Err() == nil { // otherwise there will be no session
 		w.unsent.Change(target.Addr(), func(addresses *[]contract.ClientAddress) bool {
 			if len(*addresses) == 0 {
-				go w.resend(target.Addr()) //nolint:contextcheck // the session may be over before the sidecar is told
+				go w.resend(target.Addr())
 			}
 			*addresses = append(*addresses, address)
 			return true
