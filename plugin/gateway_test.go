@@ -418,9 +418,11 @@ cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, contract.AnnotationWake))
 	f.comes("it is armed for the fourth time", func() bool { return len(f.slices()) == 2 })
 	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:"1h"}`, contract.AnnotationBackupMaxAge))
-	backedUp := client.RawPatch(types.MergePatchType, []byte(`{"status":{"conditions":[{"type":"LastBackupSucceeded","status":"True",
-		"reason":"LastBackupSucceeded","message":"","lastTransitionTime":"2026-03-01T00:00:00Z"}]}}`))
-	if err := admin.Status().Patch(t.Context(), cluster.DeepCopy(), backedUp); err != nil {
+	backedUp := cluster.DeepCopy()
+	backedUp.Status.Conditions = append(backedUp.Status.Conditions, metav1.Condition{
+		Type: string(cnpgv1.ConditionBackup), Status: metav1.ConditionTrue, Reason: "LastBackupSucceeded", LastTransitionTime: metav1.Unix(0, 0),
+	})
+	if err := admin.Status().Patch(t.Context(), backedUp, client.MergeFrom(&cluster)); err != nil {
 		t.Fatal(err)
 	}
 	f.comes("its Backups do not say how to make another", func() bool {
