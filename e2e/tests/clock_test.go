@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -120,8 +121,8 @@ func TestWakesForABackup(t *testing.T) {
 	}
 }
 
-// A sleeping cluster whose last Backup becomes too old is woken, gets one of the same kind, and sleeps again. The operator's
-// condition is made older, because the annotation takes no less than an hour.
+// A sleeping cluster whose last Backup becomes too old is woken, gets one of the same kind, and sleeps again. Its Backup is made
+// older, because the annotation takes no less than an hour.
 func TestWakesForTheAgeOfABackup(t *testing.T) {
 	whole(t)
 	t.Parallel()
@@ -146,7 +147,7 @@ func TestWakesForTheAgeOfABackup(t *testing.T) {
 	s.must(err)
 	s.sleeps(c)
 	s.hibernated(c)
-	s.lastBackedUp(c, time.Hour-5*time.Second)
+	s.lastBackedUp(c, first, time.Hour-5*time.Second)
 	s.annotate(c, scenario.BackupMaxAge, "1h")
 
 	_, err = kube.AwaitEventSaying(s.ctx, c, "Woken", "Woken from hibernation for backup-max-age", toHealthy)
@@ -169,8 +170,8 @@ func TestWakesForTheAgeOfABackup(t *testing.T) {
 	}
 }
 
-// lastBackedUp has the Cluster say that its last Backup was completed so long ago.
-func (s *story) lastBackedUp(c *cnpgv1.Cluster, ago time.Duration) {
+// lastBackedUp has the Cluster and its Backup say that this was completed so long ago.
+func (s *story) lastBackedUp(c *cnpgv1.Cluster, backup *cnpgv1.Backup, ago time.Duration) {
 	s.Helper()
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
 	changed := c.DeepCopy()
@@ -181,6 +182,8 @@ func (s *story) lastBackedUp(c *cnpgv1.Cluster, ago time.Duration) {
 	condition.LastTransitionTime = metav1.NewTime(time.Now().Add(-ago))
 	patch := client.MergeFromWithOptions(c, client.MergeFromWithOptimisticLock{})
 	s.must(kube.Status().Patch(s.ctx, changed, patch))
+	old := fmt.Appendf(nil, `{"status":{"stoppedAt":%q}}`, condition.LastTransitionTime.UTC().Format(time.RFC3339))
+	s.must(kube.Status().Patch(s.ctx, backup.DeepCopy(), client.RawPatch(types.MergePatchType, old)))
 }
 
 // database asks for a database that is dropped with its object.
