@@ -43,16 +43,16 @@ func (a *Access) completedBackup(ctx context.Context, cluster types.NamespacedNa
 
 // makeBackup makes the Backup of a plan, and has the plan remember it. One that exists was made by another replica, or
 // before this one was started.
-func (c *Controller) makeBackup(ctx context.Context, seen *snapshot, planned *plan.Plan) error {
+func (a *Access) makeBackup(ctx context.Context, seen *snapshot, planned *plan.Plan) error {
 	backup := planned.MakeBackup
 	if backup == nil {
 		return nil
 	}
-	err := c.Client.Create(ctx, backup, client.FieldOwner(contract.FieldManager))
+	err := a.Client.Create(ctx, backup, client.FieldOwner(contract.FieldManager))
 	if client.IgnoreAlreadyExists(err) != nil {
 		return fmt.Errorf("make Backup %s/%s: %w", backup.Namespace, backup.Name, err)
 	}
-	c.log(ctx, seen, "the cluster has a new Backup, because its last one was too old", false, "backup", backup.Name)
+	a.log(ctx, seen, "the cluster has a new Backup, because its last one was too old", false, "backup", backup.Name)
 	planned.Memory.MadeBackup = backup.Name
 	return nil
 }

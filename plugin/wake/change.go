@@ -19,9 +19,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 )
 
-func (c *Controller) log(ctx context.Context, seen *snapshot, what string, warns bool, more ...any) {
+func (a *Access) log(ctx context.Context, seen *snapshot, what string, warns bool, more ...any) {
 	level := map[bool]slog.Level{false: slog.LevelInfo, true: slog.LevelWarn}[warns]
-	c.Logger.With("namespace", seen.name.Namespace, "cluster", seen.name.Name).Log(ctx, level, what, more...) //nolint:sloglint // the plan's reasons are constants
+	a.Logger.With("namespace", seen.name.Namespace, "cluster", seen.name.Name).Log(ctx, level, what, more...) //nolint:sloglint // the plan's reasons are constants
 }
 
 // change writes the changes of the Cluster's annotations, unless it has changed, and returns the Events that follow. They are written

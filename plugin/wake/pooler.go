@@ -87,16 +87,16 @@ func (a *Access) ledSince(seen *snapshot, service *corev1.Service) (since time.T
 
 // scale changes Poolers, each unless it has changed. None is scaled to zero for a Cluster that may have been woken
 // meanwhile.
-func (c *Controller) scale(ctx context.Context, seen *snapshot, all []plan.Scaling) (failed error) {
+func (r *router) scale(ctx context.Context, seen *snapshot, all []plan.Scaling) (failed error) {
 	for _, scaling := range all {
 		if scaling.Mark != nil {
-			if current, err := c.isCurrent(ctx, seen); err != nil || !current {
+			if current, err := r.isCurrent(ctx, seen); err != nil || !current {
 				return errors.Join(failed, err)
 			}
 		}
 		for i := range seen.poolers {
 			if pooler := &seen.poolers[i]; pooler.Name == scaling.Name {
-				failed = errors.Join(failed, c.scalePooler(ctx, seen, pooler, scaling))
+				failed = errors.Join(failed, r.scalePooler(ctx, seen, pooler, scaling))
 			}
 		}
 	}
@@ -104,7 +104,7 @@ func (c *Controller) scale(ctx context.Context, seen *snapshot, all []plan.Scali
 }
 
 // scalePooler writes the number of instances and the mark in one patch, so that neither can be lost.
-func (c *Controller) scalePooler(
+func (a *Access) scalePooler(
 	ctx context.Context, seen *snapshot, pooler *cnpgv1.Pooler, scaling plan.Scaling,
 ) error {
 	patch := map[string]any{"metadata": map[string]any{
@@ -121,9 +121,9 @@ func (c *Controller) scalePooler(
 	target := &cnpgv1.Pooler{}
 	target.Namespace, target.Name = pooler.Namespace, pooler.Name
 	merge := client.RawPatch(types.MergePatchType, body)
-	err = c.Client.Patch(ctx, target, merge, client.FieldOwner(contract.FieldManager))
+	err = a.Client.Patch(ctx, target, merge, client.FieldOwner(contract.FieldManager))
 	if err == nil {
-		c.log(ctx, seen, scaling.Why, false, "pooler", pooler.Name)
+		a.log(ctx, seen, scaling.Why, false, "pooler", pooler.Name)
 	}
 	if err = client.IgnoreNotFound(ignoreConflict(err)); err != nil {
 		return fmt.Errorf("scale Pooler %s/%s: %w", pooler.Namespace, pooler.Name, err)

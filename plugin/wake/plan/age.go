@@ -99,18 +99,17 @@ func kindOf(cluster *cnpgv1.Cluster, schedules []cnpgv1.ScheduledBackup) *cnpgv1
 // byMaxAge describes in [Wake.By] a wake for a Backup that the plugin makes; others may follow it.
 const byMaxAge = "backup-max-age"
 
-// lastBackup returns when the last Backup was completed, or, if none was, when the cluster was made, and asks for the
-// Backups if it cannot tell without; zero: unknown.
-func (p *Plan) lastBackup(backups Backups) time.Time {
-	switch listed := p.Memory.completed; {
-	case listed != nil && listed.At.After(backups.Last):
-		return listed.At
-	case listed != nil && backups.Last.IsZero():
-		return backups.made
-	case backups.limited && backups.Last.IsZero():
-		p.ListBackups = true
+// last returns when the last Backup was completed, or, if none was, when the cluster was made. Unknown: the Backups, of
+// which listed is the newest completed one if they have been listed, tell it.
+func (b Backups) last(listed *Completed) (last time.Time, unknown bool) {
+	switch {
+	case listed != nil && listed.At.After(b.Last):
+		return listed.At, false
+	case listed != nil && b.Last.IsZero():
+		return b.made, false
+	default:
+		return b.Last, b.limited && b.Last.IsZero()
 	}
-	return backups.Last
 }
 
 // tooOld returns since when the last Backup has been too old, if one can be made; else zero.

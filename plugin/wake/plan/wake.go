@@ -59,7 +59,7 @@ func (p *Plan) wake(state State, now time.Time) {
 		p.makeBackup(state, now)
 		return
 	}
-	p.Memory.lastBackup = p.lastBackup(state.Backups)
+	p.Memory.lastBackup, p.ListBackups = state.Backups.last(p.Memory.completed)
 	last, _ := contract.ParseLastWake(state.Annotations[contract.AnnotationLastWake])
 	p.Memory.slept = true
 	since, _ := time.Parse(time.RFC3339, cmp.Or(
