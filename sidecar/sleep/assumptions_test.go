@@ -40,9 +40,9 @@ func TestModels_assumeWhatTheConstantsMakeTrue(t *testing.T) {
 		liftedFenceTimeout = durationOf(t, "../../plugin/wake/plan", "LiftedFenceTimeout")
 		sidecarTimeout     = durationOf(t, "../../plugin/wake/plan", "sidecarTimeout")
 		holdsWithin        = durationOf(t, "../../plugin/wake/waker", "holdsWithin")
-		leaseDuration      = durationOf(t, "../readiness", "leaseDuration")
-		renewInterval      = durationOf(t, "../readiness", "renewInterval")
-		answerTimeout      = durationOf(t, "../readiness", "answerTimeout")
+		leaseDuration      = durationOf(t, "../process", "leaseDuration")
+		renewInterval      = durationOf(t, "../process", "renewInterval")
+		answerTimeout      = durationOf(t, "../process", "answerTimeout")
 	)
 	for _, row := range []struct {
 		constants string // as doc.go has them
