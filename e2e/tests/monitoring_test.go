@@ -46,6 +46,7 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	shipped, err := monitoring.Read("../..")
 	s.must(err)
 	c := kube.NewCluster(s.namespace, "seen", 1, never)
+	c.Annotations[scenario.BackupMaxAge] = "365d"
 	c.Spec.Resources.Requests = corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("128Mi"),
 	}
