@@ -65,7 +65,7 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 // routeToRunning forwards a session to a running instance and never wakes the cluster: replication clients are connected all the
 // time, and neither ignored clients nor the cluster's own instances may wake it.
 func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) (*reached, error) {
-	reconnect := c.backend.MustReconnect(c.service, c.peer) // before the instances, since it may take a while
+	reconnect := c.backend.MustReconnect(c.service, c.peer) // before the instances, because it may take a while
 	running := c.backend.Running(c.service)
 	switch {
 	case len(running) == 0 && c.wakesNothing:
