@@ -76,7 +76,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, to reach, manager ct
 	budget := waker.NewBudget(c.WakeSourceBurst, c.WakeBurst, c.WakeRate)
 	backend := &waker.Waker{
 		Informers: reader, APIReader: manager.GetAPIReader(), Client: manager.GetClient(), Notifier: notifier, Stopping: stopping,
-		Probe: prober.AcceptsSessions, Listens: prober.Listens, Signal: prober.Signal, NodesWait: c.HandoverWait, Sidecars: sidecars, Events: tell, Recorder: recorder,
+		Probe: prober.AcceptsSessions, Listens: prober.Listens, PasswordSet: sidecars.PasswordSet, Signal: prober.Signal, NodesWait: c.HandoverWait, Sidecars: sidecars, Events: tell, Recorder: recorder,
 		Observer: counts, Logger: logger, Budget: budget, PodSearches: semaphore.NewWeighted(waker.PodSearches), Allowed: c.Allow, Addresses: c.Replica.Addresses, Limit: c.WakeTimeout, Base: ctx,
 	}
 	clients := gateway.New(limits(c), "clusters."+kind.Group, backend, counts, logger)

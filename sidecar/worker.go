@@ -76,7 +76,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 	}
 	loop := control.New(parts)
 	logger.Info("the worker has started", "version", version)
-	handler := metrics.Handler(s.identity.Cluster, s.identity.Pod, clientAddrs, loop)
+	handler := metrics.Handler(s.identity.Cluster, s.identity.Pod, clientAddrs, loop, database.PasswordSet)
 	running.Go(func() { loop.Run(ctx) })
 	running.Go(func() { client.Watch(ctx, loop.Deliver) })
 	running.Go(func() {

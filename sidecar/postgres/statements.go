@@ -34,3 +34,8 @@ var archiveQueueStatement string
 //
 //go:embed archive-late.sql
 var archiveLateStatement string
+
+// passwordSetStatement returns whether the password of role $1 has been set since the last checkpoint.
+//
+//go:embed password-set.sql
+var passwordSetStatement string

@@ -29,8 +29,12 @@ type Sampler interface {
 	SampleFor(ctx context.Context, asker netip.Addr) bool
 }
 
-// Handler serves the pages, accepts client addresses, and samples the instance for the other instances.
-func (m *Metrics) Handler(cluster, pod string, clientAddrs *monitor.ClientAddrs, sampler Sampler) http.Handler {
+// Handler serves the pages, accepts client addresses, samples the instance for the other instances, and answers whether the
+// password of a role has been set.
+func (m *Metrics) Handler(
+	cluster, pod string, clientAddrs *monitor.ClientAddrs, sampler Sampler,
+	passwordSet func(ctx context.Context, role string) (bool, error),
+) http.Handler {
 	mux := http.NewServeMux()
 	// Compression would need buffers many times the size of the page. Only connections are limited, not requests in
 	// flight: a few clients that never read would use up that limit.
@@ -55,6 +59,7 @@ func (m *Metrics) Handler(cluster, pod string, clientAddrs *monitor.ClientAddrs,
 	mux.HandleFunc("POST "+contract.PathClientAddress, func(w http.ResponseWriter, r *http.Request) {
 		addClientAddr(w, r, clientAddrs)
 	})
+	mux.HandleFunc("GET "+contract.PathPasswordSet, passwordHandler(passwordSet))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	return mux
 }

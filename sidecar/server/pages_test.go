@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -182,7 +183,7 @@ func TestHandler_pagesAreGolden(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			pages := row.metrics.Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{})
+			pages := row.metrics.Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{}, unset)
 			metrics := get(pages, http.MethodGet, "/metrics")
 			if metrics.Code != http.StatusOK {
 				t.Errorf("/metrics answers %d", metrics.Code)
@@ -247,15 +248,52 @@ func TestListenerWanted_onlyWhereItCanBe(t *testing.T) {
 
 func TestHandler_healthIsThatOfTheProcess(t *testing.T) {
 	t.Parallel()
-	answer := get(metricsOf().Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{}), http.MethodGet, "/healthz")
+	answer := get(metricsOf().Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{}, unset), http.MethodGet, "/healthz")
 	if answer.Code != http.StatusOK || answer.Body.String() != "ok\n" {
 		t.Errorf("answer %d %q", answer.Code, answer.Body)
 	}
 }
 
+// unset is a server whose passwords have not been set.
+func unset(context.Context, string) (bool, error) { return false, nil }
+
+func TestHandler_answersWhetherAPasswordIsSet(t *testing.T) {
+	t.Parallel()
+	for rule, row := range map[string]struct {
+		isSet func(context.Context, string) (bool, error)
+		want  int
+	}{
+		"it has been set":         {func(_ context.Context, role string) (bool, error) { return role == "app", nil }, http.StatusNoContent},
+		"it has not been set yet": {unset, http.StatusServiceUnavailable},
+		"PostgreSQL cannot be asked": {
+			func(context.Context, string) (bool, error) { return true, errors.New("starting up") }, http.StatusServiceUnavailable,
+		},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				pages := metricsOf().Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{}, row.isSet)
+				ask := func() int { return get(pages, http.MethodGet, contract.PathPasswordSet+"?role=app").Code }
+				if got := ask(); got != row.want {
+					t.Errorf("answer %d, want %d", got, row.want)
+				}
+				if got := ask(); got != http.StatusServiceUnavailable {
+					t.Errorf("a second request at once is answered %d", got)
+				}
+				time.Sleep(passwordInterval)
+				synctest.Wait()
+				if got := ask(); got != row.want {
+					t.Errorf("answer %d later, want %d", got, row.want)
+				}
+				time.Sleep(passwordInterval)
+			})
+		})
+	}
+}
+
 func TestHandler_pagesCanOnlyBeRead(t *testing.T) {
 	t.Parallel()
-	pages := metricsOf().Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{})
+	pages := metricsOf().Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{}, unset)
 	for _, path := range []string{"/metrics", "/activity", "/healthz"} {
 		if got := get(pages, http.MethodPost, path).Code; got != http.StatusMethodNotAllowed {
 			t.Errorf("POST %s answers %d", path, got)
@@ -268,7 +306,7 @@ func TestHandler_pagesCanOnlyBeRead(t *testing.T) {
 
 // BenchmarkMetricsPage measures a scrape; the page's size is reported in bytes.
 func BenchmarkMetricsPage(b *testing.B) {
-	pages := metricsOf(busyPrimary()).Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{})
+	pages := metricsOf(busyPrimary()).Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{}, unset)
 	var size int
 	b.ReportAllocs()
 	for b.Loop() {

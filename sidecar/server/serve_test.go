@@ -65,7 +65,7 @@ func TestServe_answersBesideIdleConnections(t *testing.T) {
 	} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
-			address, end := start(t, metricsOf().Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{}))
+			address, end := start(t, metricsOf().Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{}, unset))
 			from := func(source string) net.Conn {
 				dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}, Timeout: patience}
 				conn, err := dialer.Dial("tcp", address)
@@ -102,7 +102,7 @@ func TestServe_answersBesideIdleConnections(t *testing.T) {
 func TestHandler_takesClientAddressesIn(t *testing.T) {
 	t.Parallel()
 	table := monitor.NewClientAddrs()
-	address, end := start(t, metricsOf().Handler("blue", "blue-1", table, nobody{}))
+	address, end := start(t, metricsOf().Handler("blue", "blue-1", table, nobody{}, unset))
 	for body, want := range map[string]int{
 		`{"version":1,"port":40000,"peer":"192.0.2.7:5000"}`: http.StatusNoContent,
 		`{"version":9,"port":40001,"peer":"192.0.2.7:5000"}`: http.StatusBadRequest,
@@ -152,7 +152,7 @@ func TestActivity_samplesForThoseWhoMayAsk(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			address, end := start(t, metricsOf().Handler("blue", "blue-1", monitor.NewClientAddrs(), row.askers))
+			address, end := start(t, metricsOf().Handler("blue", "blue-1", monitor.NewClientAddrs(), row.askers, unset))
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/activity"+row.query, nil)
 			if err != nil {
 				t.Fatal(err)

@@ -266,9 +266,23 @@ func TestSidecars_followNoRedirect(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a sidecar sent the plugin elsewhere") }))
 	defer elsewhere.Close()
 	s := sidecars(t, http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect).ServeHTTP)
-	url := "http://" + netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), s.port).String()
-	if err := s.post(t.Context(), url, []byte("{}")); err == nil {
+	local := netip.MustParseAddr("127.0.0.1")
+	if err := s.do(t.Context(), http.MethodPost, local, "/", []byte("{}")); err == nil {
 		t.Error("a redirect is taken for an answer")
+	}
+}
+
+func TestSidecars_askWhetherAPasswordIsSet(t *testing.T) {
+	t.Parallel()
+	s := sidecars(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet || r.URL.Path != contract.PathPasswordSet || r.URL.Query().Get(contract.QueryParameterRole) != "a&b" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	s.client.Transport = patient{s.client.Transport}
+	local := netip.MustParseAddr("127.0.0.1")
+	if !s.PasswordSet(t.Context(), local, "a&b") || s.PasswordSet(t.Context(), local, "app") {
+		t.Error("the answer of the sidecar is not that of PasswordSet")
 	}
 }
 

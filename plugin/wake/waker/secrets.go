@@ -1,7 +1,9 @@
 package waker
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -12,24 +14,21 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 )
 
-// A woken instance manager tries each second whether PostgreSQL is ready, and then sets the passwords of the Secrets (1.30:
-// internal/management/controller/instance_controller.go). Nothing says that it has. One that ends a doze sets them more than 20 s after
-// PostgreSQL accepts sessions: RequestAndWaitFencingOff in pkg/management/postgres/instance.go sleeps that long. So a cluster whose
-// Secrets change while it dozes is to hibernate.
 const (
-	// applyTime is how long it is given once the pod is ready.
-	applyTime = 2 * time.Second
-	// applyTimeout is how long a wake waits at most, from when PostgreSQL accepts sessions.
-	applyTimeout = 15 * time.Second
+	// passwordsEvery is how often a wake looks whether the instance manager has set the passwords.
+	passwordsEvery = 500 * time.Millisecond
+	// passwordsTimeout is how long a wake waits for that at most, from when PostgreSQL accepts sessions.
+	passwordsTimeout = 15 * time.Second
 )
 
 // secrets are the versions of a cluster's Secrets that its instance manager has applied; empty if this replica has seen it asleep only.
 type secrets struct {
 	cluster types.UID
 	applied string
-	// asleep reports whether the cluster sleeps, changed whether its versions have changed since, and pending whether it was woken with
-	// other versions than applied.
-	asleep, changed, pending bool
+	// asleep reports whether the cluster sleeps, dozing whether that is a doze, changed whether its versions have changed since, and
+	// pending whether it was woken from hibernation with other versions than applied. One that ends a doze is not waited for: its
+	// instance manager sets passwords only after 20 s (1.30: RequestAndWaitFencingOff in pkg/management/postgres/instance.go).
+	asleep, dozing, changed, pending bool
 }
 
 // noteSecrets adds a state of a Cluster.
@@ -42,9 +41,9 @@ func (s *Stopping) noteSecrets(cluster *cnpgv1.Cluster, view plan.Cluster) {
 			if known.pending && !known.asleep { // nobody has waited, and they have been applied by now
 				known.applied = now
 			}
-			known.asleep, known.changed = true, known.applied != "" && known.applied != now
+			known.asleep, known.dozing, known.changed = true, view.Dozing, known.applied != "" && known.applied != now
 		case known.cluster == cluster.UID && (known.asleep || known.pending):
-			known.asleep, known.changed, known.pending = false, false, known.pending || known.applied != now
+			known.asleep, known.changed, known.pending = false, false, known.pending || known.applied != now && !known.dozing
 		default:
 			*known = secrets{applied: now}
 		}
@@ -59,28 +58,68 @@ func (s *Stopping) SecretsChanged(cluster types.NamespacedName) bool {
 	return known.asleep && known.changed
 }
 
-// unapplied returns for how long the instance manager may still have to apply Secrets, now that PostgreSQL accepts sessions.
-func (w *wake) unapplied(seen *snapshot, now time.Time) time.Duration {
+// passwordsPending reports whether the instance manager may still have to set passwords, now that PostgreSQL accepts sessions.
+func (w *wake) passwordsPending(ctx context.Context, seen *snapshot, now time.Time) bool {
 	name := clusterOf(w.service)
 	if !w.Stopping.secrets.Get(name).pending {
-		return 0
+		return false
 	}
 	if w.accepted.IsZero() {
 		w.accepted = now
 	}
-	until := w.accepted.Add(applyTimeout)
-	switch ready := slices.Contains(seen.ready(), w.found); {
-	case !ready:
-		w.ready = time.Time{}
-	case w.ready.IsZero():
-		w.ready = now
-	}
-	if applied := w.ready.Add(applyTime); !w.ready.IsZero() && applied.Before(until) {
-		until = applied
-	}
-	if now.Before(until) {
-		return until.Sub(now)
+	if now.Sub(w.accepted) < passwordsTimeout && !w.passwordsSet(ctx, seen) {
+		return true
 	}
 	w.Stopping.secrets.Delete(name)
-	return 0
+	return false
+}
+
+// passwordsSet reports whether the instance manager has set every password. It reads the Cluster from the API server, because the
+// informers keep nothing of its roles.
+func (w *wake) passwordsSet(ctx context.Context, seen *snapshot) bool {
+	var cluster cnpgv1.Cluster
+	if err := w.APIReader.Get(ctx, client.ObjectKeyFromObject(seen.cluster), &cluster); err != nil {
+		w.Logger.Warn("cannot read whether passwords have been set", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
+		return false
+	}
+	if !managedRolesSet(&cluster) {
+		return false
+	}
+	role := roleOfInstanceManager(&cluster)
+	if role == "" {
+		return true
+	}
+	for i := range seen.pods {
+		if pod := &seen.pods[i]; pod.Name == cluster.Status.CurrentPrimary {
+			address, err := netip.ParseAddr(pod.Status.PodIP)
+			return err == nil && w.PasswordSet(ctx, address, role)
+		}
+	}
+	return false
+}
+
+// managedRolesSet reports whether the instance manager has set the password of every managed role from the Secret as it is now.
+func managedRolesSet(cluster *cnpgv1.Cluster) bool {
+	if cluster.Spec.Managed == nil {
+		return true
+	}
+	versions, set := cluster.Status.SecretsResourceVersion.ManagedRoleSecretVersions, cluster.Status.ManagedRolesStatus.PasswordStatus
+	return !slices.ContainsFunc(cluster.Spec.Managed.Roles, func(role cnpgv1.RoleConfiguration) bool {
+		secret := role.GetRoleSecretName()
+		return secret != "" && role.Ensure != cnpgv1.EnsureAbsent && set[role.Name].SecretResourceVersion != versions[secret]
+	})
+}
+
+// roleOfInstanceManager returns the role whose password the instance manager sets last whenever it starts; "" if it sets none. It sets
+// that of the superuser before that of the application's user (1.30: refreshCredentialsFromSecret in
+// internal/management/controller/instance_controller.go).
+func roleOfInstanceManager(cluster *cnpgv1.Cluster) string {
+	switch {
+	case cluster.ShouldCreateApplicationDatabase():
+		return cluster.GetApplicationDatabaseOwner()
+	case cluster.GetEnableSuperuserAccess():
+		return "postgres"
+	default:
+		return ""
+	}
 }

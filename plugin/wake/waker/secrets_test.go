@@ -6,47 +6,58 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
-	corev1 "k8s.io/api/core/v1"
 )
 
 // rotate changes the password of the application's user.
 func rotate(c *cnpgv1.Cluster) { c.Status.SecretsResourceVersion.ApplicationSecretVersion += "1" }
 
+// reports gives the cluster a managed role, whose new password the instance manager has set or not.
+func reports(set bool) func(*cnpgv1.Cluster) {
+	return func(c *cnpgv1.Cluster) {
+		secret := &cnpgv1.LocalObjectReference{Name: "reporting"}
+		c.Spec.Managed = &cnpgv1.ManagedConfiguration{Roles: []cnpgv1.RoleConfiguration{{Name: "reports", PasswordSecret: secret}}}
+		c.Status.SecretsResourceVersion.ManagedRoleSecretVersions = map[string]string{"reporting": "2"}
+		if set {
+			c.Status.ManagedRolesStatus.PasswordStatus = map[string]cnpgv1.PasswordState{"reports": {SecretResourceVersion: "2"}}
+		}
+	}
+}
+
 // A client may use the new password at once.
-func TestResolve_waitsUntilAChangedSecretIsApplied(t *testing.T) {
+func TestResolve_waitsUntilAChangedPasswordIsSet(t *testing.T) {
 	t.Parallel()
 	const toPostgres = 3 * time.Second // operate's
 	same := func(*world) {}
+	rotated := func(w *world) { w.change(rotate) }
 	for _, row := range []struct {
 		rule   string
 		asleep func(*cnpgv1.Cluster)
-		made   func(*corev1.Pod)
+		set    time.Duration // from the start of PostgreSQL until the instance manager has set the application's password
 		change func(*world)
 		took   time.Duration // at most half a second more
 	}{
-		{"nobody waits for Secrets that have not changed", hibernated, ready, same, toPostgres},
-		{"after a change the instance manager has its time once the pod is ready", hibernated, ready, func(w *world) { w.change(rotate) }, toPostgres + applyTime},
-		{"also if it was the Secret of a managed role", hibernated, ready, func(w *world) {
-			w.change(func(c *cnpgv1.Cluster) {
-				c.Status.SecretsResourceVersion.ManagedRoleSecretVersions = map[string]string{"reporting": "2"}
-			})
-		}, toPostgres + applyTime},
-		{"also if this replica has seen the cluster asleep only", hibernated, ready, func(w *world) {
+		{"nobody waits for Secrets that have not changed", hibernated, time.Hour, same, toPostgres},
+		{"a changed one is waited for until its password is set", hibernated, 4 * time.Second, rotated, toPostgres + 4*time.Second},
+		{"also if this replica has seen the cluster asleep only", hibernated, 2 * time.Second, func(w *world) {
 			*w.waker.Stopping = Stopping{}
 			w.touch()
-		}, toPostgres + applyTime},
-		{"a pod that does not get ready is not waited for any longer", hibernated, func(*corev1.Pod) {}, func(w *world) { w.change(rotate) }, toPostgres + applyTimeout},
-		{"nobody waits after a doze without a change", doze, ready, same, 200 * time.Millisecond},
-		{"a change during a doze is waited for, too", doze, ready, func(w *world) { w.change(rotate) }, 200*time.Millisecond + applyTime},
+		}, toPostgres + 2*time.Second},
+		{"the password of a managed role is set once its status says so", hibernated, 0, func(w *world) { w.change(reports(true)) }, toPostgres},
+		{"one that is never set is not waited for any longer", hibernated, 0, func(w *world) { w.change(reports(false)) }, toPostgres + passwordsTimeout},
+		{"nor is the application's", hibernated, time.Hour, rotated, toPostgres + passwordsTimeout},
+		{"nobody waits after a doze, whose instance manager would be too late", doze, time.Hour, rotated, 200 * time.Millisecond},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, time.Minute, row.asleep)
-				w.made = row.made
+				w := newWorld(t, time.Minute, func(c *cnpgv1.Cluster) {
+					c.Spec.Bootstrap = &cnpgv1.BootstrapConfiguration{InitDB: &cnpgv1.BootstrapInitDB{Database: "app", Owner: "app"}}
+					row.asleep(c)
+				})
+				w.passwordSet = time.Now().Add(toPostgres + row.set)
 				row.change(w)
 				if w.read().Annotations["cnpg.io/hibernation"] == "" {
-					w.pod("orders-1", "10.0.0.1", row.made)
+					w.pod("orders-1", "10.0.0.1", ready)
 					go w.manage()
 				} else {
 					go w.operate()

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"time"
 
@@ -25,7 +26,7 @@ const (
 	resendEvery, resendFor = 500 * time.Millisecond, time.Minute
 )
 
-// Sidecars sends client addresses to the sidecars of instances.
+// Sidecars sends client addresses to the sidecars of instances, and asks them whether passwords have been set.
 type Sidecars struct {
 	client *http.Client
 	port   uint16
@@ -51,7 +52,7 @@ func (s *Sidecars) Send(ctx context.Context, instance netip.Addr, address contra
 	defer cancel()
 	body, err := contract.EncodeClientAddress(address)
 	if err == nil {
-		err = s.post(ctx, "http://"+netip.AddrPortFrom(instance, s.port).String()+contract.PathClientAddress, body)
+		err = s.do(ctx, http.MethodPost, instance, contract.PathClientAddress, body)
 	}
 	if err != nil {
 		s.logger.Debug("a client address was not sent", "instance", instance, "port", address.Port,
@@ -60,12 +61,23 @@ func (s *Sidecars) Send(ctx context.Context, instance netip.Addr, address contra
 	return err == nil
 }
 
-func (s *Sidecars) post(ctx context.Context, url string, body []byte) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+// PasswordSet asks the sidecar of the primary whether the role's password has been set since PostgreSQL started. An older sidecar
+// never says so.
+func (s *Sidecars) PasswordSet(ctx context.Context, primary netip.Addr, role string) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	query := url.Values{contract.QueryParameterRole: {role}}
+	return s.do(ctx, http.MethodGet, primary, contract.PathPasswordSet+"?"+query.Encode(), nil) == nil
+}
+
+func (s *Sidecars) do(ctx context.Context, method string, instance netip.Addr, path string, body []byte) error {
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+netip.AddrPortFrom(instance, s.port).String()+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
-	request.Header.Set("Content-Type", "application/json")
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
 	response, err := s.client.Do(request)
 	if err != nil {
 		return err

@@ -36,8 +36,7 @@ type wake struct {
 	recorded       string          // the value that it wrote to AnnotationLastWake
 	unconfirmed    string          // the value of a patch that may have been applied although it failed
 	firstProbed    time.Time       // when PostgreSQL was first probed
-	accepted       time.Time       // when it was first found to accept sessions, while Secrets may have to be applied
-	ready          time.Time       // since when the pod has been ready without a break, from then on
+	accepted       time.Time       // when it was first found to accept sessions, while passwords may have to be set
 	direct         time.Time       // since when the Service has led to an instance directly, as far as probes go on
 	queue          queue
 	phases         phases
@@ -188,8 +187,8 @@ func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (found netip.
 		w.phases.found = time.Now()
 	}
 	if slices.Contains(candidates, w.found) {
-		if wait := w.unapplied(seen, time.Now()); wait > 0 {
-			return found, min(wait, readAgain), nil
+		if w.passwordsPending(ctx, seen, time.Now()) {
+			return found, passwordsEvery, nil
 		}
 		if target := w.target(ctx, seen); target.IsValid() {
 			w.phases.ready, w.waited = time.Now(), seen.waitedFor(w.found.Addr())

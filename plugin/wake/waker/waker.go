@@ -95,6 +95,9 @@ type Waker struct {
 	Probe func(context.Context, netip.AddrPort) bool
 	// Listens reports whether PgBouncer accepts connections; it is [Prober.Listens] outside of tests.
 	Listens func(context.Context, netip.AddrPort) bool
+	// PasswordSet reports whether the role's password has been set since PostgreSQL started; it is [Sidecars.PasswordSet] outside of
+	// tests.
+	PasswordSet func(ctx context.Context, instance netip.Addr, role string) bool
 	// Signal makes an instance count the client as activity; it is [Prober.Signal] outside of tests.
 	Signal func(ctx context.Context, instance, client netip.AddrPort)
 	// Sidecars receive the client addresses of the gateway's connections.

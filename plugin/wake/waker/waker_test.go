@@ -53,10 +53,12 @@ type world struct {
 	mutex   sync.Mutex
 	patches []string
 	probes  int
-	signals []string // the clients signalled to instances, and to which
-	results []Result
-	depths  []Depth
-	queued  []int
+	// passwordSet is when the instance manager sets the password of the application's user.
+	passwordSet time.Time
+	signals     []string // the clients signalled to instances, and to which
+	results     []Result
+	depths      []Depth
+	queued      []int
 	// queuedAt are the times of each change of queued, since the world was made.
 	queuedAt []time.Duration
 	began    time.Time
@@ -160,6 +162,9 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 			w.signals = append(w.signals, client.Addr().Unmap().String()+" at "+instance.String())
 		},
 		Listens: func(context.Context, netip.AddrPort) bool { return w.bouncer.Load() },
+		PasswordSet: func(_ context.Context, primary netip.Addr, role string) bool {
+			return primary.String() == "10.0.0.1" && role == "app" && !time.Now().Before(w.passwordSet)
+		},
 		Probe: func(context.Context, netip.AddrPort) bool {
 			w.mutex.Lock()
 			defer w.mutex.Unlock()
