@@ -19,7 +19,7 @@ func TestSecurity_saysWhatTheSuperuserIsFor(t *testing.T) {
 	}
 	purposes := map[string]string{ // by the function that connects as the superuser
 		"connect": "or as `postgres` where", "prepare": "`CHECKPOINT`", "Terminator": "to terminate [idle and ignored sessions]",
-		"EndAtStop": "that PostgreSQL has begun to stop",
+		"EndAtStop": "that PostgreSQL has begun to stop", "PasswordSet": "whether a changed password has been set",
 	}
 	files, err := filepath.Glob(filepath.Join(root, "sidecar/postgres/*.go"))
 	if err != nil {
