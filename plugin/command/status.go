@@ -213,7 +213,7 @@ func (s seen) row(state clusterstate.State, now time.Time) row {
 	}
 	if asleep && (s.View.Policy.OnBackup || s.View.Policy.WakesByAge()) && s.View.ObstacleTo(contract.CauseBackup) == "" {
 		r.BackupDue = unlessZero(s.backupDue())
-		if s.unscheduled != nil {
+		if s.unscheduled != nil && s.View.Policy.OnBackup {
 			r.note(s.unscheduled.Error())
 		}
 	}

@@ -103,6 +103,17 @@ func TestStatus(t *testing.T) {
 	})
 }
 
+// Only of those that a ScheduledBackup wakes: another cluster of the namespace has the list read.
+func TestStatus_saysOfWhichClustersTheBackupsAreUnknown(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, cluster("scheduled", asleep, with(map[string]string{contract.AnnotationWake: contract.WakeOnBackup})),
+			cluster("aged", asleep, with(map[string]string{contract.AnnotationBackupMaxAge: "7d"})))
+		w.unlisted = true
+		golden(t, "status-unscheduled.txt", w.run(t.Context(), "status"))
+	})
+}
+
 // A cluster that sleeps may have been set not to wake on connection since.
 func TestStatus_saysWhyNoConnectionWakesACluster(t *testing.T) {
 	t.Parallel()

@@ -73,6 +73,7 @@ type world struct {
 	silence   map[string]error           // by pod
 	hangs     map[string]bool
 	denied    bool                          // pods may not be listed
+	unlisted  bool                          // ScheduledBackups may not be listed
 	lost      int                           // how many reads of a Cluster fail
 	lostBy    error                         // by what, if not by an answer of the API server
 	lists     []error                       // errors of the next lists of Clusters
@@ -129,6 +130,9 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			if _, ok := list.(*corev1.PodList); ok && w.denied {
 				return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("no"))
+			}
+			if _, ok := list.(*cnpgv1.ScheduledBackupList); ok && w.unlisted {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "scheduledbackups"}, "", errors.New("no"))
 			}
 			if _, ok := list.(*cnpgv1.ClusterList); ok {
 				if err := w.list(); err != nil {
