@@ -306,6 +306,7 @@ func TestWake(t *testing.T) {
 		"maintenance":       {func(c *cnpgv1.Cluster) { asleep(c); maintained(c) }, nil, nil, "wake orders", true},
 		"conflicts":         {asleep, nil, func(w *world) { w.conflicts = 2 }, "wake orders", false},
 		"pods-are-a-secret": {asleep, nil, func(w *world) { w.denied = true }, "wake orders", true},
+		"never-read":        {asleep, nil, func(w *world) { w.lost = 5 }, "wake orders --timeout 4500ms", true}, // as often as it looks
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -109,7 +109,7 @@ func (w *waking) wake(ctx context.Context, timeout time.Duration) error {
 		unreachable := err != nil && w.answer.State == "" && !errors.As(err, &answered) // and never was reached
 		return done || unreachable, err
 	})
-	if errors.Is(err, errTooLong) {
+	if errors.Is(err, errTooLong) && w.answer.State != "" {
 		return notReached("the Cluster %q is %s and not ready after %s: %v", w.name, w.answer.State, timeout, err)
 	}
 	return err
