@@ -72,11 +72,13 @@ func completeOutput(c *cobra.Command, _ []string, typed string) ([]string, cobra
 
 // write writes the value with the printer, or the text.
 func (p *program) write(value any, text string) error {
-	if p.printer == nil {
-		_, _ = io.WriteString(p.Out, text)
-		return nil
+	if p.printer != nil {
+		return p.print(value)
 	}
-	return p.print(value)
+	if _, err := io.WriteString(p.Out, text); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	return nil
 }
 
 func (p *program) print(value any) error {

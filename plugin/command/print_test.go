@@ -3,8 +3,27 @@ package command
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 )
+
+// A disk that is full must not pass for an answer.
+func TestText_thatCannotBeWrittenIsAFailure(t *testing.T) {
+	t.Parallel()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skipf("no full device is here: %v", err)
+	}
+	defer func() { _ = full.Close() }()
+	for _, line := range []string{"status", "status -o name", "status -o json", "explain orders", "release orders", "report"} {
+		w := newWorld(t, cluster("orders"), pod("orders", "orders-1", time.Hour, true))
+		text := w.runInto(t.Context(), full, strings.Fields(line)...)
+		if !strings.HasSuffix(text, "write the answer: write /dev/full: no space left on device\n= 1\n") {
+			t.Errorf("%s: %s", line, text)
+		}
+	}
+}
 
 // TestColourful uses a real pseudo-terminal, because colours depend on the type of the file.
 func TestColourful(t *testing.T) {

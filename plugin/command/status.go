@@ -85,7 +85,7 @@ With --watch, it keeps running, and prints a row again when anything but its tim
 				return err
 			}
 			which.name = strings.Join(arguments, "")
-			text := newStatusText(p.Out, which.everywhere, p.output == outputWide, colourful(p.Out, p.Getenv))
+			text := newStatusText(which.everywhere, p.output == outputWide, colourful(p.Out, p.Getenv))
 			if watch {
 				return (&watcher{access: a, program: p, text: text, which: which}).watch(c.Context())
 			}
@@ -101,17 +101,14 @@ With --watch, it keeps running, and prints a row again when anything but its tim
 				p.say("%s", a.none(which))
 				return nil
 			}
-			switch {
-			case p.printer == nil && p.output != outputName:
-				text.write(answer.Clusters, now)
-			case p.printer == nil:
-				for _, r := range answer.Clusters {
-					_, _ = fmt.Fprintf(p.Out, "cluster.%s/%s\n", a.resource.Group, r.Cluster)
-				}
-			default:
-				return p.print(answer)
+			if p.output != outputName {
+				return p.write(answer, text.of(answer.Clusters, now))
 			}
-			return nil
+			var names strings.Builder
+			for _, r := range answer.Clusters {
+				fmt.Fprintf(&names, "cluster.%s/%s\n", a.resource.Group, r.Cluster)
+			}
+			return p.write(answer, names.String())
 		},
 	}
 	which.flags(c, describeSelector, describeEverywhere)
@@ -304,9 +301,10 @@ func (r *row) remarks() string {
 
 func (r *row) note(text string) { r.Note = strings.TrimPrefix(r.Note+"; "+text, "; ") }
 
-// statusText writes clusters as text. Columns never become narrower, for the rows that follow.
+// statusText makes text of clusters. Columns never become narrower, for the rows that follow.
 type statusText struct {
-	out interface {
+	text strings.Builder
+	out  interface {
 		io.Writer
 		Flush() error
 	}
@@ -317,12 +315,15 @@ type statusText struct {
 	notes, begun bool
 }
 
-func newStatusText(out io.Writer, everywhere, wide, colours bool) *statusText {
-	return &statusText{out: printers.GetNewTabWriter(out), everywhere: everywhere, wide: wide, colours: colours}
+func newStatusText(everywhere, wide, colours bool) *statusText {
+	t := &statusText{everywhere: everywhere, wide: wide, colours: colours}
+	t.out = printers.GetNewTabWriter(&t.text)
+	return t
 }
 
-// write writes clusters, preceded the first time by the header.
-func (t *statusText) write(rows []row, now time.Time) {
+// of has a line for each cluster, and the first time the header.
+func (t *statusText) of(rows []row, now time.Time) string {
+	t.text.Reset()
 	if !t.begun {
 		t.begun = true
 		t.notes = t.goesOn || slices.ContainsFunc(rows, func(r row) bool { return r.remarks() != "" })
@@ -332,7 +333,8 @@ func (t *statusText) write(rows []row, now time.Time) {
 	for _, r := range rows {
 		t.line(r, now, func(c column) string { return cell(c.value) })
 	}
-	_ = t.out.Flush() // nothing can be done about an error
+	_ = t.out.Flush()
+	return t.text.String()
 }
 
 // column is a column of the table with its value in a row.

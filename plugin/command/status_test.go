@@ -173,11 +173,10 @@ func TestColours(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var colours, none strings.Builder
-		newStatusText(&colours, false, false, true).write(answer.Clusters, time.Now())
-		newStatusText(&none, false, false, false).write(answer.Clusters, time.Now())
-		golden(t, "status-colours.txt", colours.String())
-		if strings.Contains(none.String(), "\x1b") {
+		colours := newStatusText(false, false, true).of(answer.Clusters, time.Now())
+		none := newStatusText(false, false, false).of(answer.Clusters, time.Now())
+		golden(t, "status-colours.txt", colours)
+		if strings.Contains(none, "\x1b") {
 			t.Error("there are escapes without colours")
 		}
 	})

@@ -74,8 +74,7 @@ func (w *watcher) take(answer table, now time.Time) error {
 		w.program.say("%s", w.none(w.which))
 	}
 	if w.program.printer == nil && len(changed) != 0 {
-		w.text.write(changed, now)
-		return nil
+		return w.program.write(nil, w.text.of(changed, now))
 	}
 	for _, r := range changed {
 		if err := w.program.print(r); err != nil {

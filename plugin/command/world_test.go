@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -219,9 +220,16 @@ func (w *world) report(ctx context.Context, i instance) (contract.Report, error)
 
 // run runs a command line and returns what a terminal would show.
 func (w *world) run(ctx context.Context, arguments ...string) string {
-	var out, log strings.Builder
+	var out strings.Builder
+	log := w.runInto(ctx, &out, arguments...)
+	return "$ " + called + " " + strings.Join(arguments, " ") + "\n" + out.String() + log
+}
+
+// runInto runs a command line with that output and returns what else it prints, and the exit code.
+func (w *world) runInto(ctx context.Context, out io.Writer, arguments ...string) (text string) {
+	var log strings.Builder
 	p := &program{
-		Streams: Streams{Out: &out, Err: &log, Getenv: func(string) string { return "" }},
+		Streams: Streams{Out: out, Err: &log, Getenv: func(string) string { return "" }},
 		connect: func() (*access, error) {
 			return &access{client: w.api, namespace: "shop", resource: cnpgv1.SchemeGroupVersion, report: w.report}, nil
 		},
@@ -229,7 +237,6 @@ func (w *world) run(ctx context.Context, arguments ...string) string {
 	flags := genericclioptions.NewConfigFlags(true)
 	flags.CacheDir = nil
 	code := p.run(ctx, arguments, flags)
-	text := "$ " + called + " " + strings.Join(arguments, " ") + "\n" + out.String()
 	for line := range strings.Lines(log.String()) {
 		text += "! " + line
 	}
