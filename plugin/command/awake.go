@@ -30,7 +30,7 @@ func (p *program) keepAwakeCommand() *cobra.Command {
 		Use: "keep-awake CLUSTER DURATION", Short: "Keep a cluster awake for a time such as 2h, at most 168h",
 		Long: `Keep a cluster awake for a time such as 2h, 90m or 2d, at most 168h, from now on. If a later time is set already, it
 stays. This does not wake a cluster that sleeps.`,
-		Args: exactly("CLUSTER", "DURATION"), ValidArgsFunction: p.completeCluster,
+		Args: exactly("CLUSTER", "DURATION"), ValidArgsFunction: p.complete(choice{}),
 		RunE: func(c *cobra.Command, arguments []string) error {
 			length, err := parseDays(arguments[1])
 			if err != nil || length <= 0 || length > contract.MaxKeepAwake {
@@ -51,7 +51,7 @@ stays. This does not wake a cluster that sleeps.`,
 func (p *program) releaseCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "release CLUSTER", Short: "Cancel keep-awake, regardless of who set it",
-		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
+		Args: exactly("CLUSTER"), ValidArgsFunction: p.complete(choice{}),
 		RunE: func(c *cobra.Command, arguments []string) error {
 			return p.keep(c, arguments[0], func(cluster *cnpgv1.Cluster, _ time.Time) (time.Time, bool) {
 				_, there := cluster.Annotations[contract.AnnotationKeepAwakeUntil]

@@ -151,27 +151,28 @@ func (p *program) say(format string, arguments ...any) {
 	_, _ = fmt.Fprintln(p.Err, printable(fmt.Sprintf(format, arguments...)))
 }
 
-// completeCluster completes the first argument with the names of the clusters that list the plugin.
-func (p *program) completeCluster(c *cobra.Command, arguments []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(arguments) != 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+// complete completes the first argument with the names of the clusters that the command can be about.
+func (p *program) complete(which choice) cobra.CompletionFunc {
+	return func(c *cobra.Command, arguments []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+		if len(arguments) != 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		a, err := p.connect()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		ctx, cancel := context.WithTimeout(c.Context(), askWithin)
+		defer cancel()
+		clusters, err := a.clusters(ctx, which)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		for i := range clusters {
+			names = append(names, clusters[i].Name)
+		}
+		slices.Sort(names)
+		return names, cobra.ShellCompDirectiveNoFileComp
 	}
-	a, err := p.connect()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	ctx, cancel := context.WithTimeout(c.Context(), askWithin)
-	defer cancel()
-	clusters, err := a.clusters(ctx, choice{})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	names := make([]string, 0, len(clusters))
-	for i := range clusters {
-		names = append(names, clusters[i].Name)
-	}
-	slices.Sort(names)
-	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // flagError names the flag, its value and what is allowed.

@@ -45,7 +45,7 @@ a bug report: versions, settings, Clusters, pods, Events, logs, metrics, what ex
 EndpointSlices and ports. The command reads no Secret, and leaves out environment variables whose name is that of a
 secret. With --redact it also replaces addresses and the names of users and databases; the same one always becomes the
 same word.`,
-		ValidArgsFunction: p.completeCluster,
+		ValidArgsFunction: p.complete(choice{}),
 		RunE: func(c *cobra.Command, arguments []string) error {
 			now := time.Now()
 			directory := "scale-to-zero-doctor-" + now.UTC().Format("20060102T150405Z")

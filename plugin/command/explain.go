@@ -52,7 +52,7 @@ type told struct {
 func (p *program) explainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "explain CLUSTER", Short: "Say what keeps a cluster awake, by what rules, and when it would sleep",
-		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
+		Args: exactly("CLUSTER"), ValidArgsFunction: p.complete(choice{}),
 		RunE: func(c *cobra.Command, arguments []string) error {
 			a, err := p.connect()
 			if err != nil {

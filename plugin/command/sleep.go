@@ -37,7 +37,7 @@ included, and the cluster must have been up for five minutes (or the threshold, 
 hibernates.
 
 The sidecar keeps trying for ten minutes; keep-awake cancels the request.`,
-		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
+		Args: exactly("CLUSTER"), ValidArgsFunction: p.complete(choice{}),
 		RunE: func(c *cobra.Command, arguments []string) error {
 			a, err := p.connect()
 			if err != nil {

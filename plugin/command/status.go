@@ -69,7 +69,7 @@ SAVED is what the current sleep has saved: the CPU and memory that the PostgreSQ
 pods. It is empty for a cluster that a person put to sleep, and for one that requests nothing.
 
 With --watch, it keeps running, and prints a row again when anything but its times has changed.`,
-		ValidArgsFunction: p.completeCluster, Annotations: map[string]string{annotationAlso: outputName + " " + outputWide},
+		ValidArgsFunction: p.complete(choice{}), Annotations: map[string]string{annotationAlso: outputName + " " + outputWide},
 		RunE: func(c *cobra.Command, arguments []string) error {
 			err := which.parse(c)
 			switch {

@@ -278,9 +278,18 @@ func TestCompletion(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		w := fleet(t)
-		golden(t, "complete.txt", w.run(t.Context(), "__complete", "wake", "")+w.run(t.Context(), "__complete", "wake", "orders", "")+
+		golden(t, "complete.txt", w.run(t.Context(), "__complete", "sleep", "")+w.run(t.Context(), "__complete", "wake", "orders", "")+
 			w.run(t.Context(), "__complete", "status", "-o", "")+w.run(t.Context(), "__complete", "wake", "-o", "jsonpath"))
 	})
+	for _, row := range []struct{ command, want string }{
+		{"status", "listed"}, {"disable", "listed"}, {"wake", "listed unlisted"}, {"enable", "listed unlisted"},
+	} {
+		w := newWorld(t, cluster("listed"), cluster("unlisted", unlisted))
+		text, _, _ := strings.Cut(w.run(t.Context(), "__complete", row.command, ""), ":")
+		if _, names, _ := strings.Cut(text, "\n"); strings.Join(strings.Fields(names), " ") != row.want {
+			t.Errorf("%s is completed with %s, want %s", row.command, names, row.want)
+		}
+	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if text := newWorld(t).run(t.Context(), "completion", shell); !strings.Contains(text, Name) || !strings.HasSuffix(text, "= 0\n") {
 			t.Errorf("%s has no completion", shell)

@@ -73,7 +73,7 @@ command waits, because waking it earlier would trigger a failover. A cluster tha
 
 During a node maintenance with reusePVC false it refuses: the operator deletes the volumes of an instance that cannot be
 scheduled then.`,
-		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
+		Args: exactly("CLUSTER"), ValidArgsFunction: p.complete(choice{all: true}),
 		RunE: func(c *cobra.Command, arguments []string) error {
 			a, err := p.connect()
 			if err != nil {
