@@ -22,7 +22,7 @@ const clocksApart = time.Minute
 type kept struct {
 	result
 	// Until is when keep-awake ends; absent if it is off.
-	Until *time.Time `json:"until,omitempty"`
+	Until time.Time `json:"until,omitzero"`
 }
 
 func (p *program) keepAwakeCommand() *cobra.Command {
@@ -96,7 +96,7 @@ func (p *program) keep(
 		}
 		s := see(cluster, nil, false, now) // the state after the patch: the value replaced may have been invalid
 		sleeps = s.View.HibernationOn || s.View.Dozing
-		answer = kept{s.result(now), unlessZero(until)}
+		answer = kept{s.result(now), until}
 		return changes
 	})
 	if err != nil {
@@ -110,7 +110,7 @@ func (p *program) keep(
 	case answer.State == clusterstate.Disabled:
 		p.say("Scale to zero is off for it: nothing puts it to sleep.")
 	}
-	if answer.Until == nil {
+	if answer.Until.IsZero() {
 		return p.write(answer, answer.says("is not kept awake"))
 	}
 	return p.write(answer, answer.says("is kept awake until "+answer.Until.Format(time.RFC3339)))

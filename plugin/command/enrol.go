@@ -252,7 +252,7 @@ func (a *access) enrol(
 			}
 		}
 		now := time.Now()
-		answer.result = result{key.Namespace, key.Name, see(cluster, nil, false, now).State(now)}
+		answer.result = see(cluster, nil, false, now).result(now)
 		return nil
 	})
 	return answer, err

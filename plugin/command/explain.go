@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/utils/ptr"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -155,7 +156,7 @@ func (e *explanation) text(colourful bool, now time.Time) string {
 	out := tabwriter.NewWriter(&text, 0, 8, 3, ' ', 0)
 	p := func(format string, arguments ...any) { _, _ = io.WriteString(out, fmt.Sprintf(format, arguments...)) }
 	p("Cluster %s/%s is %s", e.Namespace, e.Cluster, paint(colourful, e.State, string(e.State)))
-	if e.Since != nil {
+	if !e.Since.IsZero() {
 		p(", since %s (%s)", e.Since.Format(time.RFC3339), ago(e.Since, now))
 	}
 	p(".\n")
@@ -185,10 +186,10 @@ func (e *explanation) text(colourful bool, now time.Time) string {
 	default:
 		p("The threshold passed at %s.\n", e.Due.Format(time.RFC3339))
 	}
-	if e.WakesBy != nil {
+	if !e.WakesBy.IsZero() {
 		p("A keep-awake window opens at %s, and the cluster is woken before.\n", e.WakesBy.UTC().Format(time.RFC3339))
 	}
-	if e.BackupDue != nil {
+	if !e.BackupDue.IsZero() {
 		p("A Backup is due at %s, and the cluster is woken for it.\n", e.BackupDue.Format(time.RFC3339))
 	}
 	if e.LastWake != nil {
@@ -280,7 +281,7 @@ func (e *explanation) writeInstances(p func(string, ...any), now time.Time) {
 			note = "newest short session: from " + t.Report.LastUnseenClient
 		}
 		p("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Pod, role, use, cell(long(t.Report.IdleForSeconds)),
-			cell(ago(t.Report.LastActivity, now)), cell(sessions(t.Report.Sessions)), cell(note))
+			cell(ago(ptr.Deref(t.Report.LastActivity, time.Time{}), now)), cell(sessions(t.Report.Sessions)), cell(note))
 	}
 	p("\nTheir sessions, and which of them count:\n")
 	for _, t := range e.Instances {

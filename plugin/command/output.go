@@ -109,11 +109,11 @@ func cell(text string) string {
 	return cmp.Or(strings.ReplaceAll(printable(text), "\n", " "), "-")
 }
 
-func ago(at *time.Time, now time.Time) string {
-	if at == nil || at.IsZero() {
+func ago(at, now time.Time) string {
+	if at.IsZero() {
 		return ""
 	}
-	return duration.HumanDuration(max(now.Sub(*at), 0)) + " ago"
+	return duration.HumanDuration(max(now.Sub(at), 0)) + " ago"
 }
 
 func long(seconds *float64) string {
@@ -144,11 +144,4 @@ func paint(colourful bool, state clusterstate.State, text string) string {
 		return text
 	}
 	return cmp.Or(colours[state], plain) + text + "\x1b[0m"
-}
-
-func unlessZero(at time.Time) *time.Time {
-	if at.IsZero() {
-		return nil
-	}
-	return &at
 }

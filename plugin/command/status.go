@@ -22,7 +22,7 @@ import (
 // row is the output of status for one cluster.
 type row struct {
 	result
-	Since *time.Time `json:"since,omitempty"`
+	Since time.Time `json:"since,omitzero"`
 	// IdleForSeconds is the primary's idle time; absent while it is in use, asleep or unknown.
 	IdleForSeconds *float64 `json:"idleForSeconds,omitempty"`
 	// ThresholdSeconds is absent if the annotations are invalid.
@@ -31,9 +31,9 @@ type row struct {
 	// DozeBlockedBy is why the cluster does not doze although its annotations ask for it.
 	DozeBlockedBy []string `json:"dozeBlockedBy,omitempty"`
 	// WakesBy is when a keep-awake window opens that wakes the sleeping cluster before; absent without one.
-	WakesBy *time.Time `json:"wakesBy,omitempty"`
+	WakesBy time.Time `json:"wakesBy,omitzero"`
 	// BackupDue is when a Backup is due for which the sleeping cluster is woken; absent without one.
-	BackupDue *time.Time `json:"backupDue,omitempty"`
+	BackupDue time.Time `json:"backupDue,omitzero"`
 	// Due is when the cluster would sleep, or hibernate if it dozes, if nothing happens; absent while unknown.
 	Due *time.Time `json:"due,omitempty"`
 	// Primary is the pod of the primary, even while the cluster sleeps.
@@ -174,7 +174,7 @@ func (a *access) table(ctx context.Context, which choice, now time.Time) (table,
 // row returns what the Cluster and its pods show.
 func (s seen) row(state clusterstate.State, now time.Time) row {
 	r := row{
-		result: s.result(now), Since: unlessZero(s.since(state, now)), BlockedBy: []string{},
+		result: s.result(now), Since: s.since(state, now), BlockedBy: []string{},
 		Primary: s.Cluster.Status.CurrentPrimary, saved: s.saved(state, now), Defaults: defaultsOf(s.Cluster.Annotations),
 	}
 	switch {
@@ -206,10 +206,10 @@ func (s seen) row(state clusterstate.State, now time.Time) row {
 	}
 	asleep := state == clusterstate.Dozing || state == clusterstate.Asleep
 	if asleep && s.View.ObstacleTo(contract.CauseWindow) == "" {
-		r.WakesBy = unlessZero(s.View.Policy.NextOpening(now))
+		r.WakesBy = s.View.Policy.NextOpening(now)
 	}
 	if asleep && (s.View.Policy.OnBackup || s.View.Policy.WakesByAge()) && s.View.ObstacleTo(contract.CauseBackup) == "" {
-		r.BackupDue = unlessZero(s.backupDue())
+		r.BackupDue = s.backupDue()
 		if s.unscheduled != nil && s.View.Policy.OnBackup {
 			r.note(s.unscheduled.Error())
 		}
@@ -379,5 +379,5 @@ func woken(w *contract.LastWake, now time.Time) string {
 	if w.User != "" {
 		who += fmt.Sprintf(" (%s@%s)", w.User, cmp.Or(w.Database, w.User))
 	}
-	return who + ", " + ago(&w.At, now)
+	return who + ", " + ago(w.At, now)
 }

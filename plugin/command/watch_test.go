@@ -93,7 +93,7 @@ func TestSame_comparesWhatDoesNotPassByItself(t *testing.T) {
 		{"a state is a change", func(r *row) { r.State = clusterstate.Asleep }, false},
 		{"so is a blocker", func(r *row) { r.BlockedBy = []string{contract.AnnotationEnabled} }, false},
 		{"and a note", func(r *row) { r.Note = "x" }, false},
-		{"and since when", func(r *row) { r.Since = &now }, false},
+		{"and since when", func(r *row) { r.Since = now }, false},
 	} {
 		other := base
 		line.change(&other)
