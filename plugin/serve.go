@@ -246,9 +246,6 @@ type observer struct {
 	recorder record.EventRecorder
 }
 
-// Injected counts a call.
-func (o *observer) Injected(operation string, result cnpgi.Result) { o.Count(operation, result) }
-
 // NotInjected writes an Event on the Cluster that says why.
 func (o *observer) NotInjected(of metav1.ObjectMeta, why string) {
 	if of.Name == "" {

@@ -29,8 +29,6 @@ type figure struct {
 	labels      []*dto.LabelPair
 }
 
-var _ prometheus.Metric = (*figure)(nil)
-
 // Desc returns the description.
 func (f *figure) Desc() *prometheus.Desc { return f.description }
 

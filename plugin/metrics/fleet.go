@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"sync"
@@ -66,8 +67,9 @@ type Sources struct {
 // Fleet computes the series of every cluster that lists the plugin anew at each scrape: those of a deleted cluster disappear
 // with it.
 type Fleet struct {
-	sources   Sources
-	described fleetDescriptions
+	sources      Sources
+	described    fleetDescriptions
+	descriptions []*prometheus.Desc // all of them
 
 	mutex  sync.Mutex // scrapes may overlap
 	ledger ledger
@@ -79,47 +81,47 @@ type fleetDescriptions struct {
 
 // NewFleet makes the collector. Its counters start now.
 func NewFleet(sources Sources) *Fleet {
+	f := &Fleet{sources: sources, ledger: newLedger(sources.Now())}
 	describe := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(prefix+name, help, append([]string{labelNamespace, labelCluster}, labels...), nil)
+		description := prometheus.NewDesc(prefix+name, help, append([]string{labelNamespace, labelCluster}, labels...), nil)
+		f.descriptions = append(f.descriptions, description)
+		return description
 	}
-	return &Fleet{
-		sources: sources, ledger: newLedger(sources.Now()),
-		described: fleetDescriptions{
-			state:  describe("cluster_state", "State of the cluster: 1 for the current state.", labelState),
-			since:  describe("asleep_since_timestamp_seconds", "When the last pod of the sleeping cluster was gone; absent while it is awake."),
-			slept:  describe("hibernated_seconds_total", "For how long this process has known the cluster to be asleep."),
-			dozed:  describe("dozing_seconds_total", "For how long this process has known the cluster to doze: PostgreSQL was stopped, and its pod was kept."),
-			cpu:    describe("saved_cpu_seconds_total", "CPU that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
-			memory: describe("saved_memory_byte_seconds_total", "Memory that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
-			sidecarCPU: describe("sidecar_cpu_seconds_total",
-				"CPU that the cluster's sidecars requested while it was awake, by the plugin's settings, times that time: what is to be subtracted from what was saved."),
-			sidecarMemory: describe("sidecar_memory_byte_seconds_total",
-				"Memory that the cluster's sidecars requested while it was awake, by the plugin's settings, times that time: what is to be subtracted from what was saved."),
-			invalid:   describe("settings_invalid", "How many annotations of the cluster are invalid."),
-			onConnect: describe("wakes_on_connect", "Whether a connection would wake the cluster, by its settings and by who put it to sleep."),
-			woken:     describe("last_wake_timestamp_seconds", "When a connection last woke the cluster; absent where none has."),
-			wakes: describe("cluster_wakes_total", "Wakes of the cluster that this process carried out, by result: two series for each cluster, which disappear with it.",
-				labelResult),
-			unrouted: describe("unrouted_services",
-				"Services of the sleeping cluster whose clients should wake it, and that do not lead to the wake gateway, or only by some of their addresses; absent while it is awake."),
-			unreconciled: describe("reconciliation_blocked",
-				"Whether the operator reports that it cannot reconcile the cluster because it cannot call this plugin, or a call failed; 0 while the cluster is hibernated or dozes."),
-			suspended: describe("suspended_schedules", "ScheduledBackups of the cluster that are suspended because it sleeps."),
-			backup: describe("last_backup_timestamp_seconds",
-				"When the last Backup of the sleeping cluster was completed, or the cluster was made if none was; absent "+
-					"while it is awake, while unknown, and where nothing limits the age of Backups."),
-			maxAge: describe("backup_max_age_seconds",
-				"How old that may become, by the annotation backup-max-age or else by the Cluster's retention policy; "+
-					"absent where that time is."),
-			pods: describe("instance_pods", "Pods of the cluster's instances, by the image of their sidecar; none: they have no sidecar.", labelImage),
-		},
+	f.described = fleetDescriptions{
+		state:  describe("cluster_state", "State of the cluster: 1 for the current state.", labelState),
+		since:  describe("asleep_since_timestamp_seconds", "When the last pod of the sleeping cluster was gone; absent while it is awake."),
+		slept:  describe("hibernated_seconds_total", "For how long this process has known the cluster to be asleep."),
+		dozed:  describe("dozing_seconds_total", "For how long this process has known the cluster to doze: PostgreSQL was stopped, and its pod was kept."),
+		cpu:    describe("saved_cpu_seconds_total", "CPU that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
+		memory: describe("saved_memory_byte_seconds_total", "Memory that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
+		sidecarCPU: describe("sidecar_cpu_seconds_total",
+			"CPU that the cluster's sidecars requested while it was awake, by the plugin's settings, times that time: what is to be subtracted from what was saved."),
+		sidecarMemory: describe("sidecar_memory_byte_seconds_total",
+			"Memory that the cluster's sidecars requested while it was awake, by the plugin's settings, times that time: what is to be subtracted from what was saved."),
+		invalid:   describe("settings_invalid", "How many annotations of the cluster are invalid."),
+		onConnect: describe("wakes_on_connect", "Whether a connection would wake the cluster, by its settings and by who put it to sleep."),
+		woken:     describe("last_wake_timestamp_seconds", "When a connection last woke the cluster; absent where none has."),
+		wakes: describe("cluster_wakes_total", "Wakes of the cluster that this process carried out, by result: two series for each cluster, which disappear with it.",
+			labelResult),
+		unrouted: describe("unrouted_services",
+			"Services of the sleeping cluster whose clients should wake it, and that do not lead to the wake gateway, or only by some of their addresses; absent while it is awake."),
+		unreconciled: describe("reconciliation_blocked",
+			"Whether the operator reports that it cannot reconcile the cluster because it cannot call this plugin, or a call failed; 0 while the cluster is hibernated or dozes."),
+		suspended: describe("suspended_schedules", "ScheduledBackups of the cluster that are suspended because it sleeps."),
+		backup: describe("last_backup_timestamp_seconds",
+			"When the last Backup of the sleeping cluster was completed, or the cluster was made if none was; absent "+
+				"while it is awake, while unknown, and where nothing limits the age of Backups."),
+		maxAge: describe("backup_max_age_seconds",
+			"How old that may become, by the annotation backup-max-age or else by the Cluster's retention policy; "+
+				"absent where that time is."),
+		pods: describe("instance_pods", "Pods of the cluster's instances, by the image of their sidecar; none: they have no sidecar.", labelImage),
 	}
+	return f
 }
 
 // Describe sends the descriptions.
 func (f *Fleet) Describe(descriptions chan<- *prometheus.Desc) {
-	d := f.described
-	for _, description := range []*prometheus.Desc{d.state, d.since, d.slept, d.dozed, d.cpu, d.memory, d.sidecarCPU, d.sidecarMemory, d.invalid, d.onConnect, d.woken, d.wakes, d.unrouted, d.unreconciled, d.suspended, d.pods, d.backup, d.maxAge} {
+	for _, description := range f.descriptions {
 		descriptions <- description
 	}
 }
@@ -147,7 +149,11 @@ func (f *Fleet) Collect(metrics chan<- prometheus.Metric) {
 		listed[name] = true
 		view := plan.View(cluster, now)
 		f.sendState(send, cluster, view)
-		f.sendSleep(send, f.ledger.book(cluster, dozingSince(cluster, view), f.sources.Sidecars.Of(cluster), now))
+		var dozing time.Time
+		if view.Dozing {
+			dozing, _ = time.Parse(time.RFC3339, cluster.Annotations[contract.AnnotationDozingSince]) // zero if a person wrote something else
+		}
+		f.sendSleep(send, f.ledger.book(cluster, dozing, f.sources.Sidecars.Of(cluster), now))
 		f.sendWake(send, cluster)
 		f.sendWakes(send, name)
 		f.sendPods(ctx, send, cluster)
@@ -205,15 +211,8 @@ func (f *Fleet) sendSleep(send send, a *account) {
 
 // sendWake sends when a connection last woke the cluster. A wake that has no address was a Backup's.
 func (f *Fleet) sendWake(send send, cluster *cnpgv1.Cluster) {
-	value, there := cluster.Annotations[contract.AnnotationLastWake]
-	if !there {
-		return
-	}
-	wake, err := contract.ParseLastWake(value)
-	if err != nil {
-		return
-	}
-	if _, err := netip.ParseAddr(wake.By); err == nil {
+	wake, err := contract.ParseLastWake(cluster.Annotations[contract.AnnotationLastWake])
+	if _, noAddress := netip.ParseAddr(wake.By); err == nil && noAddress == nil {
 		send(f.described.woken, prometheus.GaugeValue, float64(wake.At.Unix()))
 	}
 }
@@ -239,11 +238,7 @@ func (f *Fleet) sendPods(ctx context.Context, send send, cluster *cnpgv1.Cluster
 	}
 	images := map[string]int{}
 	for i := range pods {
-		image := cnpgi.SidecarImage(&pods[i])
-		if image == "" {
-			image = noSidecar
-		}
-		images[image]++
+		images[cmp.Or(cnpgi.SidecarImage(&pods[i]), noSidecar)]++
 	}
 	for image, count := range images {
 		send(f.described.pods, prometheus.GaugeValue, float64(count), label(labelImage, image))
@@ -259,8 +254,7 @@ func (f *Fleet) suspended(ctx context.Context) map[types.NamespacedName]int {
 	counts := map[types.NamespacedName]int{}
 	for i := range schedules.Items {
 		schedule := &schedules.Items[i]
-		_, marked := schedule.Annotations[contract.AnnotationSuspended]
-		if marked && schedule.Spec.Suspend != nil && *schedule.Spec.Suspend {
+		if _, marked := schedule.Annotations[contract.AnnotationSuspended]; marked && schedule.IsSuspended() {
 			counts[types.NamespacedName{Namespace: schedule.Namespace, Name: schedule.Spec.Cluster.Name}]++
 		}
 	}

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"maps"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -95,21 +96,8 @@ func (a *account) bookSidecars(sidecars plan.Requests, since time.Time, asleep b
 
 // close removes the accounts of clusters that were not booked.
 func (l *ledger) close() {
-	for of := range l.accounts {
-		if !l.booked[of] {
-			delete(l.accounts, of)
-		}
-	}
+	maps.DeleteFunc(l.accounts, func(of key, _ *account) bool { return !l.booked[of] })
 	clear(l.booked)
-}
-
-// dozingSince returns since when the cluster has been fenced to doze; zero if it does not doze.
-func dozingSince(cluster *cnpgv1.Cluster, view plan.Cluster) time.Time {
-	if !view.Dozing {
-		return time.Time{}
-	}
-	since, _ := time.Parse(time.RFC3339, cluster.Annotations[contract.AnnotationDozingSince]) // zero if a person wrote something else
-	return since
 }
 
 // asleepSince returns since when the cluster has had no pods. It uses the time of the operator's condition: our annotation is

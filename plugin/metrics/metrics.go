@@ -41,8 +41,8 @@ func RegisterBuildInfo(registerer prometheus.Registerer, version string) {
 	registerer.MustRegister(info)
 }
 
-// Count counts a call.
-func (i *Injections) Count(operation string, result cnpgi.Result) {
+// Injected counts a call.
+func (i *Injections) Injected(operation string, result cnpgi.Result) {
 	i.total.WithLabelValues(operation, string(result)).Inc()
 }
 

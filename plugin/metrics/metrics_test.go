@@ -165,7 +165,7 @@ func TestThePageIsGolden(t *testing.T) {
 		return map[string]time.Time{"server": noon.Add(time.Hour), "client": noon}, nil
 	}))
 	injections := NewInjections(registry)
-	injections.Count("create", cnpgi.ResultInjected)
+	injections.Injected("create", cnpgi.ResultInjected)
 	RegisterBuildInfo(registry, "1.2.3")
 	NewCalls(registry, lifecycleapi.OperatorLifecycle_ServiceDesc)
 	wakes := NewWake(registry, 20000)

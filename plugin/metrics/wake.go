@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -35,36 +36,28 @@ var wakeSeconds = append([]float64{0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75}, seconds
 // NewWake makes the metrics, preset to zero for every label combination. limit is the number of the gateway's ports; the number
 // used is absent until it is known.
 func NewWake(registerer prometheus.Registerer, limit int) *Wake {
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + name, Help: help})
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+	}
 	w := &Wake{
-		wakes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "wakes_total", Help: "Wakes of clusters, by what caused them, depth of the sleep and result.",
-		}, []string{"trigger", "depth", "result"}),
+		wakes: counter("wakes_total", "Wakes of clusters, by what caused them, depth of the sleep and result.", "trigger", "depth", "result"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: prefix + "wake_duration_seconds", Help: "How long wakes took, from the first client to PostgreSQL accepting sessions, by depth of the sleep.",
 			Buckets: wakeSeconds,
 		}, []string{"depth"}),
-		held: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "held_connections", Help: "Connections of clients that wait for their cluster.",
-		}),
-		queued: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "queued_wakes", Help: "Wakes that are queued because the addresses of their clients have used up their wake budget.",
-		}),
-		spliced: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "spliced_connections", Help: "Connections that go through the gateway to an instance.",
-		}),
-		ignored: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "ignored_connections_total", Help: "Connections to sleeping clusters that wake no cluster, by kind.",
-		}, []string{"reason"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "refused_connections_total", Help: "Connections that the gateway did not serve, by reason.",
-		}, []string{"reason"}),
+		held:    gauge("held_connections", "Connections of clients that wait for their cluster."),
+		queued:  gauge("queued_wakes", "Wakes that are queued because the addresses of their clients have used up their wake budget."),
+		spliced: gauge("spliced_connections", "Connections that go through the gateway to an instance."),
+		ignored: counter("ignored_connections_total", "Connections to sleeping clusters that wake no cluster, by kind.", "reason"),
+		refused: counter("refused_connections_total", "Connections that the gateway did not serve, by reason.", "reason"),
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: prefix + "connection_phase_seconds", Help: "How long the parts of a client's wait took, for clients that got their session.",
 			Buckets: seconds,
 		}, []string{"phase"}),
-		used: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "gateway_ports_used", Help: "Ports of the gateway that belong to a Service.",
-		}),
+		used:      gauge("gateway_ports_used", "Ports of the gateway that belong to a Service."),
 		byCluster: clusterWakes{counts: map[types.NamespacedName]wakeCounts{}},
 	}
 	for _, depth := range waker.Depths() {
@@ -91,7 +84,7 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 	for _, phase := range gateway.Phases() {
 		w.phases.WithLabelValues(string(phase))
 	}
-	ports := prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "gateway_ports_limit", Help: "Ports that the gateway has."})
+	ports := gauge("gateway_ports_limit", "Ports that the gateway has.")
 	ports.Set(float64(limit))
 	registerer.MustRegister(w.wakes, w.duration, w.held, w.spliced, w.queued, w.ignored, w.refused, w.phases, w.used, ports)
 	return w
@@ -165,9 +158,5 @@ func (w *clusterWakes) of(cluster types.NamespacedName) wakeCounts {
 func (w *clusterWakes) keep(exists func(types.NamespacedName) bool) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	for cluster := range w.counts {
-		if !exists(cluster) {
-			delete(w.counts, cluster)
-		}
-	}
+	maps.DeleteFunc(w.counts, func(cluster types.NamespacedName, _ wakeCounts) bool { return !exists(cluster) })
 }
