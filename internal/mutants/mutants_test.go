@@ -86,7 +86,7 @@ var mutants = []mutant{
 	},
 	{
 		"the plugin resumes a schedule whose suspension another manager owns",
-		"plugin/fleet/backups.go", `*schedule.Spec.Suspend && setByUs(schedule)`, `*schedule.Spec.Suspend && (MUTANT || setByUs(schedule))`,
+		"plugin/fleet/backups.go", `schedule.IsSuspended() && contract.SetByUs(`, `schedule.IsSuspended() && MUTANT || schedule.IsSuspended() && contract.SetByUs(`,
 		"plugin/fleet", "TestWhoResumes", "taken-over resumed: true, want false",
 	},
 	{

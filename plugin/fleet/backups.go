@@ -22,11 +22,6 @@ import (
 // backups resumes the marked ScheduledBackups of clusters whose sidecars will not.
 type backups struct{ client.Client }
 
-// setByUs reports whether only we own spec.suspend.
-func setByUs(schedule *cnpgv1.ScheduledBackup) bool {
-	return contract.SetByUs(schedule.ManagedFields, "spec", "suspend")
-}
-
 // setUp watches Clusters and ScheduledBackups.
 func (r *backups) setUp(manager ctrl.Manager) error {
 	toCluster := func(_ context.Context, object client.Object) []reconcile.Request {
@@ -94,9 +89,8 @@ func marked(schedule *cnpgv1.ScheduledBackup) bool {
 func (r *backups) resume(ctx context.Context, schedule *cnpgv1.ScheduledBackup) error {
 	before := schedule.DeepCopy()
 	delete(schedule.Annotations, contract.AnnotationSuspended)
-	if schedule.Spec.Suspend != nil && *schedule.Spec.Suspend && setByUs(schedule) {
-		suspend := false
-		schedule.Spec.Suspend = &suspend
+	if schedule.IsSuspended() && contract.SetByUs(schedule.ManagedFields, "spec", "suspend") {
+		schedule.Spec.Suspend = new(false)
 	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.Patch(ctx, schedule, patch); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {

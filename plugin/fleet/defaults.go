@@ -109,13 +109,17 @@ func (c *clusters) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Re
 		}
 		want = defaults
 	}
-	patch, err := patchOf(want)
+	var value *string // nil removes the annotation; every replica writes the same
+	if want != "" {
+		value = &want
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]*string{contract.AnnotationDefaults: value}}})
 	if err != nil {
-		return ctrl.Result{}, err
+		return ctrl.Result{}, fmt.Errorf("encode the patch of the defaults: %w", err)
 	}
 	target := &cnpgv1.Cluster{} // what the informers keep is shared, and the answer is decoded into the target
 	target.Namespace, target.Name = cluster.Namespace, cluster.Name
-	if err := c.Patch(ctx, target, patch, client.FieldOwner(fieldOwner)); client.IgnoreNotFound(err) != nil {
+	if err := c.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldOwner)); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("copy the defaults of the Namespace to Cluster %s: %w", cluster.Name, err)
 	}
 	return ctrl.Result{}, nil
@@ -137,19 +141,6 @@ func defaultsFor(ctx context.Context, reader client.Reader, cluster *cnpgv1.Clus
 	}
 	encoded, err = contract.EncodeDefaults(defaults)
 	return encoded, err == nil, err
-}
-
-// patchOf sets the annotation, or removes it. Every replica writes the same.
-func patchOf(defaults string) (client.Patch, error) {
-	var value any
-	if defaults != "" {
-		value = defaults
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{contract.AnnotationDefaults: value}}})
-	if err != nil {
-		return nil, fmt.Errorf("encode the patch of the defaults: %w", err)
-	}
-	return client.RawPatch(types.MergePatchType, patch), nil
 }
 
 // namespaces says on a Namespace what is invalid there.
