@@ -79,18 +79,14 @@ func (c *certificates) load() error {
 	if err != nil {
 		return fmt.Errorf("read the server's certificate: %w", err)
 	}
-	if c.anyone {
-		c.contents, c.last = contents, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}}
-		return nil
+	config := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}}
+	if !c.anyone {
+		config.ClientAuth, config.NextProtos = tls.RequireAndVerifyClientCert, []string{"h2"}
+		if config.ClientCAs, err = trusted([]byte(contents[2])); err != nil {
+			return fmt.Errorf("read the client's certificate: %s: %w", c.files.ClientCert, err)
+		}
 	}
-	pool, err := trusted([]byte(contents[2]))
-	if err != nil {
-		return fmt.Errorf("read the client's certificate: %s: %w", c.files.ClientCert, err)
-	}
-	c.contents, c.last = contents, &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, NextProtos: []string{"h2"},
-	}
+	c.contents, c.last = contents, config
 	return nil
 }
 

@@ -13,10 +13,10 @@ import (
 // bootstrapContainer is the operator's init container that copies its program into the pod (1.30: pkg/specs/pods.go).
 const bootstrapContainer = "bootstrap-controller"
 
-// addReadinessProbe adds the readiness probe by which the sidecar takes the pod out of its Services before PostgreSQL
-// stops for a doze. One failure suffices, since clients wait meanwhile. The port is open by default, so the probe fails
-// for no other reason.
-func addReadinessProbe(pod *corev1.Pod) {
+// prepareSidecar adds the readiness probe by which the sidecar takes the pod out of its Services before PostgreSQL
+// stops for a doze, and the variable with PostgreSQL's memory request meanwhile; empty: none. One failure of the probe
+// suffices, because clients wait. The port is open by default, so the probe fails for no other reason.
+func prepareSidecar(pod *corev1.Pod, memory string) {
 	sidecar := named(pod, containerName)
 	if sidecar == nil {
 		return
@@ -27,12 +27,7 @@ func addReadinessProbe(pod *corev1.Pod) {
 		ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(contract.ReadinessPort)}},
 		PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 1, SuccessThreshold: 1,
 	}
-}
-
-// setDozeMemoryRequest sets the sidecar's variable with PostgreSQL's memory request while the cluster dozes; empty:
-// none.
-func setDozeMemoryRequest(pod *corev1.Pod, memory string) {
-	if sidecar := named(pod, containerName); sidecar != nil && memory != "" {
+	if memory != "" {
 		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: contract.EnvDozeMemoryRequest, Value: memory})
 	}
 }

@@ -102,7 +102,7 @@ func TestLifecycleHook_preparesOnlyAPodThatMayDoze(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			setDozeMemoryRequest(injected, memory)
+			prepareSidecar(injected, memory)
 			if got := variable(&injected.Spec.Containers[1], "DOZE_MEMORY_REQUEST"); got != memory {
 				t.Errorf("it is told %q, want %q", got, memory)
 			}

@@ -159,7 +159,7 @@ func container(
 		},
 		Resources:       resources,
 		SecurityContext: securityContext(postgres),
-		// No probe but that of [addReadinessProbe]: a container that is not ready makes its pod not ready, which
+		// No probe but that of [prepareSidecar]: a container that is not ready makes its pod not ready, which
 		// removes it from -rw and prevents failover.
 		Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
 			Exec: &corev1.ExecAction{Command: []string{"/sidecar", "drain"}},

@@ -192,8 +192,7 @@ func (l *Lifecycle) make(pod *corev1.Pod, owner *cluster, of limits) (*corev1.Po
 	}
 	addPreStopHook(injected)
 	if owner.mayDoze(time.Now()) {
-		addReadinessProbe(injected)
-		setDozeMemoryRequest(injected, l.Sidecar.DozeMemory)
+		prepareSidecar(injected, l.Sidecar.DozeMemory)
 		shrinkBootstrapRequests(injected, of)
 	}
 	return injected, nil

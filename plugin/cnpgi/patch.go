@@ -57,8 +57,10 @@ func containerChanges(list string, from, to []corev1.Container) []operation {
 			item := fmt.Sprintf("%s/%d", list, i)
 			operations = append(operations, probeChanges(item+"/startupProbe", from[i].StartupProbe, container.StartupProbe)...)
 			operations = append(operations, hookChanges(item+"/lifecycle", from[i].Lifecycle, container.Lifecycle)...)
-			operations = append(operations,
-				requestChanges(item+"/resources/requests", from[i].Resources.Requests, container.Resources.Requests)...)
+			// A container whose requests are changed has resources.
+			if requests := container.Resources.Requests; !equality.Semantic.DeepEqual(from[i].Resources.Requests, requests) {
+				operations = append(operations, add(requests, "%s/resources/requests", item))
+			}
 		}
 	}
 	return operations
@@ -95,12 +97,4 @@ func hookChanges(path string, from, to *corev1.Lifecycle) []operation {
 	default:
 		return []operation{add(to.PreStop, "%s/preStop", path)}
 	}
-}
-
-// requestChanges replaces requests that differ. A container whose requests are changed has resources.
-func requestChanges(path string, from, to corev1.ResourceList) []operation {
-	if equality.Semantic.DeepEqual(from, to) {
-		return nil
-	}
-	return []operation{add(to, "%s", path)}
 }

@@ -20,7 +20,7 @@ func TestChanges(t *testing.T) {
 		setStartupProbePeriod(p)
 		setSidecarStartupProbePeriods(p)
 		addPreStopHook(p)
-		addReadinessProbe(p)
+		prepareSidecar(p, "")
 		shrinkBootstrapRequests(p, nil)
 	}
 	stays := corev1.Container{
