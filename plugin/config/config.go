@@ -163,18 +163,11 @@ func (r *reader) bad(name, allowed string) {
 	r.problems = append(r.problems, fmt.Errorf("%s is %q: %s", name, r.values[name], allowed))
 }
 
-func (r *reader) boolean(name string) bool {
-	value := r.values[name]
-	if value != "true" && value != "false" {
-		r.bad(name, "allowed are true and false")
-	}
-	return value == "true"
-}
-
 func (r *reader) config() Config {
 	c := Config{
 		SidecarImage: r.values["SIDECAR_IMAGE"], UpdateAtOnce: r.values["SIDECAR_UPDATE"] == contract.UpdateImmediate,
-		SocketDirectory: r.values["PLUGIN_SOCKET_DIR"], MetricsAddress: r.values["METRICS_ADDRESS"],
+		ShortenStartupProbes: r.values["SHORTEN_STARTUP_PROBES"] == "true",
+		SocketDirectory:      r.values["PLUGIN_SOCKET_DIR"], MetricsAddress: r.values["METRICS_ADDRESS"],
 		WakeEndpointAddress: r.values["WAKE_ENDPOINT_ADDRESS"],
 		ServerAddress:       r.values["SERVER_ADDRESS"], ServerCert: r.values["SERVER_CERT"], ServerKey: r.values["SERVER_KEY"],
 		ClientCert: r.values["CLIENT_CERT"], Group: r.values["CUSTOM_CNPG_GROUP"], Version: r.values["CUSTOM_CNPG_VERSION"],
@@ -192,7 +185,9 @@ func (r *reader) config() Config {
 	if c.DozeMemory = r.values["DOZE_MEMORY_REQUEST"]; c.DozeMemory != "" {
 		r.quantity("DOZE_MEMORY_REQUEST", leastMemoryRequest)
 	}
-	c.ShortenStartupProbes = r.boolean("SHORTEN_STARTUP_PROBES")
+	if !c.ShortenStartupProbes && r.values["SHORTEN_STARTUP_PROBES"] != "false" {
+		r.bad("SHORTEN_STARTUP_PROBES", "allowed are true and false")
+	}
 	r.serving(c)
 	c.Gateway = r.gateway(c)
 	if problems := validation.IsDNS1123Subdomain(c.Group); len(problems) != 0 {

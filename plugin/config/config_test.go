@@ -143,7 +143,7 @@ func TestAllowedClients(t *testing.T) {
 			t.Parallel()
 			r := &reader{values: map[string]string{"GATEWAY_ALLOW": row.value}}
 			address := netip.MustParseAddr(row.address)
-			if !slices.ContainsFunc(r.prefixes("GATEWAY_ALLOW"), func(p netip.Prefix) bool { return p.Contains(address) }) {
+			if !slices.ContainsFunc(list(r, "GATEWAY_ALLOW", "", prefix), func(p netip.Prefix) bool { return p.Contains(address) }) {
 				t.Errorf("%s does not allow %s", row.value, row.address)
 			}
 		})

@@ -28,14 +28,18 @@ const (
 // gateway returns the checked settings of the wake gateway, or nil if no pod is named.
 func (r *reader) gateway(c Config) *Gateway {
 	g := &Gateway{
-		Ports: r.ports(c), Allow: r.prefixes("GATEWAY_ALLOW"),
+		Ports: r.ports(c), Allow: list(r, "GATEWAY_ALLOW",
+			"it must be ranges of addresses separated by commas, such as 192.0.2.0/24,2001:db8::/32", prefix),
 		WakeTimeout: r.duration("WAKE_TIMEOUT", shortestWake, longestWake), HandoverWait: r.duration("HANDOVER_WAIT", 0, longestHandover),
 		DrainTimeout: r.duration("DRAIN_TIMEOUT", 0, longestDrain),
 		Replica: endpointslice.Replica{
 			Pod: r.values["POD_NAME"], Namespace: r.values["POD_NAMESPACE"], UID: types.UID(r.values["POD_UID"]), Node: r.values["NODE_NAME"],
 		},
 	}
-	g.HibernatedBy = r.managers("WAKE_HIBERNATED_BY")
+	if r.values["WAKE_HIBERNATED_BY"] != "" {
+		g.HibernatedBy = list(r, "WAKE_HIBERNATED_BY",
+			"it must be names of field managers separated by commas, such as sablier,other", manager)
+	}
 	g.WakeSourceBurst = r.number("WAKE_SOURCE_BURST", mostAtOnce, "")
 	g.WakeBurst, g.WakeRate = r.number("WAKE_BURST", mostAtOnce, ""), r.number("WAKE_RATE", mostEachSecond, "")
 	g.Held = r.number("GATEWAY_HELD", r.room(g.Ports), ", as RLIMIT_NOFILE allows besides the ports of GATEWAY_PORTS")
@@ -47,14 +51,11 @@ func (r *reader) gateway(c Config) *Gateway {
 			r.bad(name, "it must be set, since POD_NAME is")
 		}
 	}
-	for text := range strings.SplitSeq(r.values["POD_IPS"], ",") {
-		address, err := netip.ParseAddr(text)
-		if err != nil {
-			r.bad("POD_IPS", "it must be addresses separated by commas, since POD_NAME is set")
-			break
-		}
-		g.Replica.Addresses = append(g.Replica.Addresses, address.Unmap())
-	}
+	g.Replica.Addresses = list(r, "POD_IPS", "it must be addresses separated by commas, since POD_NAME is set",
+		func(text string) (netip.Addr, bool) {
+			address, err := netip.ParseAddr(text)
+			return address.Unmap(), err == nil
+		})
 	return g
 }
 
@@ -94,34 +95,29 @@ func listening(addresses ...string) []uint16 {
 	return found
 }
 
-// managers returns the names of field managers, which Kubernetes limits to 128 printable characters.
-func (r *reader) managers(name string) []string {
-	if r.values[name] == "" {
-		return nil
-	}
-	var managers []string
+// list reads values that are separated by commas; nil if one of them is invalid.
+func list[T any](r *reader, name, allowed string, parse func(string) (T, bool)) (values []T) {
 	for text := range strings.SplitSeq(r.values[name], ",") {
-		manager := strings.TrimSpace(text)
-		if manager == "" || len(manager) > 128 || strings.ContainsFunc(manager, func(c rune) bool { return !unicode.IsPrint(c) }) {
-			r.bad(name, "it must be names of field managers separated by commas, such as sablier,other")
+		value, ok := parse(text)
+		if !ok {
+			r.bad(name, allowed)
 			return nil
 		}
-		managers = append(managers, manager)
+		values = append(values, value)
 	}
-	return managers
+	return values
 }
 
-func (r *reader) prefixes(name string) []netip.Prefix {
-	var prefixes []netip.Prefix
-	for text := range strings.SplitSeq(r.values[name], ",") {
-		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
-		if err != nil {
-			r.bad(name, "it must be ranges of addresses separated by commas, such as 192.0.2.0/24,2001:db8::/32")
-			return nil
-		}
-		prefixes = append(prefixes, idle.Unmapped(prefix))
-	}
-	return prefixes
+// manager reads the name of a field manager, which Kubernetes limits to 128 printable characters.
+func manager(text string) (string, bool) {
+	name := strings.TrimSpace(text)
+	unprintable := strings.ContainsFunc(name, func(c rune) bool { return !unicode.IsPrint(c) })
+	return name, name != "" && len(name) <= 128 && !unprintable
+}
+
+func prefix(text string) (netip.Prefix, bool) {
+	prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
+	return idle.Unmapped(prefix), err == nil
 }
 
 // The limits of the numbers. A million is more than any fleet.
