@@ -15,11 +15,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
 )
 
-// endpointConfig limits what strangers can use. A request may ask the API server several times.
-func endpointConfig() httpserver.Config {
-	return httpserver.Config{WriteTimeout: 15 * time.Second, MaximumConnections: 128}
-}
-
 // serveEndpoint serves the endpoint that wakes clusters, with the certificate that the operator sees, until the context
 // ends.
 func serveEndpoint(ctx context.Context, c config.Config, manager ctrl.Manager, woken *wakeGateway) error {
@@ -40,5 +35,7 @@ func serveEndpoint(ctx context.Context, c config.Config, manager ctrl.Manager, w
 		Client: manager.GetClient(), APIReader: manager.GetAPIReader(), Pods: controller.Informers.Pods, Group: c.Group,
 		Logger: controller.Logger,
 	}
-	return httpserver.ServeListener(ctx, tls.NewListener(listener, encrypted), served.Handler(), endpointConfig())
+	// What strangers can use is limited. A request may ask the API server several times.
+	return httpserver.ServeListener(ctx, tls.NewListener(listener, encrypted), served.Handler(),
+		httpserver.Config{WriteTimeout: 15 * time.Second, MaximumConnections: 128})
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -111,24 +112,20 @@ func (s *shared) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	current := s.current(r)
 	w.Header().Set("Content-Type", current.header.Get("Content-Type"))
 	w.Header().Set("Vary", "Accept-Encoding")
-	if current.header.Get("Content-Encoding") != "gzip" {
-		w.WriteHeader(current.status)
-		_, _ = w.Write(current.body.Bytes())
-		return
-	}
-	if acceptsGzip(r) {
+	var body io.Reader = bytes.NewReader(current.body.Bytes())
+	switch compressed := current.header.Get("Content-Encoding") == "gzip"; {
+	case compressed && acceptsGzip(r):
 		w.Header().Set("Content-Encoding", "gzip")
-		w.WriteHeader(current.status)
-		_, _ = w.Write(current.body.Bytes())
-		return
-	}
-	text, err := gzip.NewReader(bytes.NewReader(current.body.Bytes()))
-	if err != nil {
-		http.Error(w, "cannot read the page", http.StatusInternalServerError)
-		return
+	case compressed:
+		text, err := gzip.NewReader(body)
+		if err != nil {
+			http.Error(w, "cannot read the page", http.StatusInternalServerError)
+			return
+		}
+		body = text
 	}
 	w.WriteHeader(current.status)
-	_, _ = io.Copy(w, text) // it is our own page
+	_, _ = io.Copy(w, body) // it is our own page
 }
 
 // current returns the current page, which is kept compressed at a twentieth of its size.
@@ -140,25 +137,19 @@ func (s *shared) current(r *http.Request) *page {
 		request := &http.Request{Method: http.MethodGet, URL: r.URL, Header: http.Header{"Accept-Encoding": {"gzip"}}}
 		s.inner.ServeHTTP(made, request)
 		s.page = made
-		time.AfterFunc(sharedFor, s.forget)
+		time.AfterFunc(sharedFor, func() {
+			s.mutex.Lock()
+			defer s.mutex.Unlock()
+			s.page = nil
+		})
 	}
 	return s.page
 }
 
-func (s *shared) forget() {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	s.page = nil
-}
-
 // acceptsGzip reports whether the client accepts gzip; a client that gives it a quality value gets plain text.
 func acceptsGzip(r *http.Request) bool {
-	for encoding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
-		if strings.TrimSpace(encoding) == "gzip" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(strings.Split(r.Header.Get("Accept-Encoding"), ","),
+		func(encoding string) bool { return strings.TrimSpace(encoding) == "gzip" })
 }
 
 // page is an answer in memory.
@@ -167,8 +158,6 @@ type page struct {
 	status int
 	body   bytes.Buffer
 }
-
-var _ http.ResponseWriter = (*page)(nil)
 
 // Header returns the header to be sent.
 func (p *page) Header() http.Header { return p.header }
