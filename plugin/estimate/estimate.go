@@ -23,7 +23,7 @@ type History struct {
 
 // Sleep is how a cluster would have slept at one threshold.
 type Sleep struct {
-	Threshold, Asleep time.Duration
+	Asleep time.Duration
 	// Wakes counts the sleeps that use ended; those that end in the unknown are not among them.
 	Wakes int
 }
@@ -48,8 +48,7 @@ func (h History) Known() time.Duration {
 // Sleep returns how the cluster would have slept. As in the sidecar, the clock starts at the first idle sample and
 // proves idleness only up to the last one: a client that came between two samples is assumed to have come at the
 // earlier one.
-func (h History) Sleep(threshold time.Duration) Sleep {
-	sleep := Sleep{Threshold: threshold}
+func (h History) Sleep(threshold time.Duration) (sleep Sleep) {
 	first := -1 // the sample at which the clock started
 	for i, state := range h.states {
 		if state == idle {

@@ -38,7 +38,7 @@ func TestSleep(t *testing.T) {
 		{"a wake needs use right after the sleep", "........?.#", 8, 2, 0},
 	} {
 		h := drawn(row.picture)
-		want := Sleep{5 * time.Minute, time.Duration(row.asleep) * time.Minute, row.wakes}
+		want := Sleep{time.Duration(row.asleep) * time.Minute, row.wakes}
 		if got := h.Sleep(5 * time.Minute); got != want {
 			t.Errorf("%s: %+v, want %+v", row.rule, got, want)
 		}
@@ -49,8 +49,7 @@ func TestSleep(t *testing.T) {
 }
 
 // naive finds the idle stretches by their pictures.
-func naive(picture string, threshold int) Sleep {
-	sleep := Sleep{Threshold: time.Duration(threshold) * time.Second}
+func naive(picture string, threshold int) (sleep Sleep) {
 	for known := range strings.SplitSeq(picture, "?") {
 		stretches := strings.Split(known, "#")
 		for i, stretch := range stretches {

@@ -57,7 +57,7 @@ func (s *Server) Histories(ctx context.Context, clusters []Cluster, from, to tim
 	}
 	err := each(ctx, clusters, from, to, func(ctx context.Context, part []Cluster, begin, end time.Time) error {
 		asked := places(part)
-		mark := func(expression string, state func(Cluster, model.SampleValue) state) error {
+		mark := func(expression string, stateOf func(Cluster, model.SampleValue) state) error {
 			answer, err := s.samples(ctx, expression, begin, end)
 			if err != nil {
 				return err
@@ -70,7 +70,7 @@ func (s *Server) Histories(ctx context.Context, clusters []Cluster, from, to tim
 				for _, sample := range series.Values {
 					i := sample.Timestamp.Time().Sub(from) / Step
 					seen := &histories[cluster].states[i]
-					*seen = max(*seen, state(clusters[cluster], sample.Value))
+					*seen = max(*seen, stateOf(clusters[cluster], sample.Value))
 				}
 			}
 			return nil
