@@ -223,24 +223,51 @@ func TestController_takesOverOnlyWhatItReaches(t *testing.T) {
 
 // Until kube-proxy knows the slices, every test connection reaches an instance, whose server starts a process for it.
 func TestController_sparesTheInstancesWhileKubeProxyIsLate(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		a := w.replica("a", "10.1.0.1")
-		w.unrouted = []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4}
-		announcement := announced(20 * time.Second)
-		w.cluster(annotated(contract.AnnotationAnnounced, announcement))
-		a.read()
-		pass(t, 2*time.Second)
-		w.mutex.Lock()
-		w.unrouted = nil
-		w.mutex.Unlock()
-		pass(t, 10*time.Second)
-		if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != announcement {
-			t.Errorf("acknowledged is %q, want %q", got, announcement)
-		}
-		if w.dialed > 50 {
-			t.Errorf("%d connections were tried", w.dialed)
-		}
-	})
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		late   time.Duration
+		pinned []string
+		want   bool
+	}{
+		{"only one Service is tried until it leads here", 4 * time.Second, nil, true},
+		{"one without session affinity, whatever their order", 4 * time.Second, []string{"orders-r"}, true},
+		{"another one too", 4 * time.Second, []string{"orders-rw"}, true},
+		{"not for longer than kube-proxy takes", 7 * time.Second, nil, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				a := w.replica("a", "10.1.0.1")
+				w.unrouted, w.bound = []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4}, true
+				var services corev1.ServiceList
+				if err := w.api.List(t.Context(), &services); err != nil {
+					t.Fatal(err)
+				}
+				for i := range services.Items {
+					if service := &services.Items[i]; slices.Contains(row.pinned, service.Name) {
+						service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+						if err := w.api.Update(t.Context(), service); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				announcement := announced(20 * time.Second)
+				w.cluster(annotated(contract.AnnotationAnnounced, announcement))
+				a.read()
+				pass(t, row.late)
+				w.mutex.Lock()
+				w.unrouted = nil
+				w.mutex.Unlock()
+				pass(t, 10*time.Second)
+				if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; (got == announcement) != row.want {
+					t.Errorf("acknowledged is %q", got)
+				}
+				if most := int(row.late/dialInterval) + 10; w.dialed > most {
+					t.Errorf("%d connections were tried, want at most %d", w.dialed, most)
+				}
+			})
+		})
+	}
 }
 
 // A dual-stack Service leads here by both families, and is tested for each.

@@ -27,12 +27,14 @@ import (
 )
 
 const (
-	// answersWithin is how long a Service may take to lead here, and an instance to accept a connection from here.
-	answersWithin = 3 * time.Second
+	// answersWithin is how long a Service may take to lead here, and an instance to accept a connection from here. The first Service
+	// may take firstWithin, because it waits for kube-proxy besides.
+	answersWithin, firstWithin = 3 * time.Second, 6 * time.Second
 	// dialInterval is the pause between test connections, and dialTimeout limits each: kube-proxy chooses among all endpoints at
 	// random. Each that reaches an instance costs it a process.
 	dialInterval, dialTimeout = 50 * time.Millisecond, 300 * time.Millisecond
-	// maxConcurrentTries is how many Services of a cluster are tried at once. An announcement lasts longer than all of them take.
+	// maxConcurrentTries is how many Services of a cluster are tried at once. If all of that takes longer than the sidecar
+	// waits, 20 s, it withdraws the announcement, and makes another later.
 	maxConcurrentTries = 16
 )
 
@@ -121,13 +123,21 @@ func (h *handovers) recordUnreachable(ctx context.Context, seen *snapshot, cause
 // handOver proves that every Service leads here and that the instances can be reached from here, gives the other nodes time, and
 // acknowledges.
 func (h *handovers) handOver(ctx context.Context, seen *snapshot, announcement string, routes []routed) error {
+	// What is tried first is to show that kube-proxy knows our slices, which a Service with session affinity may not.
+	if at := slices.IndexFunc(routes, func(l routed) bool { return !l.pinned() }); at > 0 {
+		routes[0], routes[at] = routes[at], routes[0]
+	}
 	var tries []func(context.Context) error
 	for _, l := range routes {
 		for _, address := range endpointslice.Addresses(l.service) {
 			switch family := endpointslice.FamilyOf(address.Addr()); {
 			case slices.ContainsFunc(l.wanted, func(s discoveryv1.EndpointSlice) bool { return s.AddressType == family }):
+				within := answersWithin
+				if len(tries) == 0 {
+					within = firstWithin
+				}
 				tries = append(tries, func(ctx context.Context) error {
-					if err := h.arrives(ctx, l, address); err != nil {
+					if err := h.arrives(ctx, l, address, within); err != nil {
 						return fmt.Errorf("reach the gateway through Service %s at %s: %w", l.service.Name, address, err)
 					}
 					return nil
@@ -168,12 +178,12 @@ func (h *handovers) handOver(ctx context.Context, seen *snapshot, announcement s
 //
 // A Service with session affinity may keep leading this pod to an instance for hours, so no connection may ever arrive. For such
 // a Service it is enough that anything answers: the cluster's other Services prove that the node's kube-proxy knows our slices.
-func (h *handovers) arrives(ctx context.Context, l routed, address netip.AddrPort) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, answersWithin, ErrNotLed)
+func (h *handovers) arrives(ctx context.Context, l routed, address netip.AddrPort, within time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, within, ErrNotLed)
 	defer cancel()
 	arrived := l.openPort.acceptNotifier.arrived.Listen(endpointslice.FamilyOf(address.Addr()))
 	for {
-		if answered := h.try(ctx, address); answered && l.service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		if answered := h.try(ctx, address); answered && l.pinned() {
 			return nil
 		}
 		select {
@@ -184,6 +194,11 @@ func (h *handovers) arrives(ctx context.Context, l routed, address netip.AddrPor
 		case <-time.After(dialInterval):
 		}
 	}
+}
+
+// pinned reports whether the Service has session affinity.
+func (l routed) pinned() bool {
+	return l.service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
 }
 
 // instancesBehind returns the instances that serve the clients of the Services now.

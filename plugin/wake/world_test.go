@@ -439,13 +439,16 @@ func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 	}
 	var behind []*fakeListener
 	for i := range services.Items {
-		if !slices.Contains(services.Items[i].Spec.ClusterIPs, to.String()) || slices.Contains(w.unrouted, family) || to.String() == w.passedOver {
+		if !slices.Contains(services.Items[i].Spec.ClusterIPs, to.String()) {
 			continue
 		}
 		if services.Items[i].Spec.SessionAffinity == corev1.ServiceAffinityClientIP && w.bound {
 			here, there := net.Pipe()
 			_ = there.Close()
 			return here, nil
+		}
+		if slices.Contains(w.unrouted, family) || to.String() == w.passedOver {
+			continue
 		}
 		for j := range all.Items {
 			if slice := &all.Items[j]; endpointslice.ServiceOf(slice) == services.Items[i].UID && slice.AddressType == family {
