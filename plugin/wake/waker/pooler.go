@@ -73,8 +73,18 @@ func (w *wake) target(ctx context.Context, seen *snapshot) netip.AddrPort {
 	if seen.pooler == nil {
 		return w.found
 	}
-	for _, address := range seen.listening() {
-		if w.Listens(ctx, address) {
+	addresses := seen.listening()
+	answers := make(chan netip.AddrPort, len(addresses))
+	for _, address := range addresses {
+		go func() {
+			if !w.Listens(ctx, address) {
+				address = netip.AddrPort{}
+			}
+			answers <- address
+		}()
+	}
+	for range addresses { // one whose node is lost does not delay the others
+		if address := <-answers; address.IsValid() {
 			return address
 		}
 	}
