@@ -47,6 +47,9 @@ func (w *wake) cause(ctx context.Context, seen *snapshot) (string, error) {
 	if w.queue.why != "" {
 		return w.queue.why, nil
 	}
+	if seen.pooler != nil && slices.Contains(seen.candidates(), w.found) {
+		return fmt.Sprintf("PostgreSQL accepts sessions, and the wake waits for a PgBouncer of Pooler %s to accept connections", seen.pooler.Name), nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
 	var pods corev1.PodList

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,4 +101,28 @@ func TestResolve_holdsAPoolersClientsUntilPgBouncerServes(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestResolve_saysThatADelayedWakeWaitsForPgBouncer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3*time.Minute, func(*cnpgv1.Cluster) {})
+		w.pooled(cnpgv1.PoolerTypeRW)
+		go w.operate()
+		if _, err := w.waker.Resolve(t.Context(), service("-pool"), by); !errors.Is(err, gateway.ErrTimeout) {
+			t.Errorf("got %v", err)
+		}
+		synctest.Wait()
+		_, _, _, events := w.seen()
+		const cause = "PostgreSQL accepts sessions, and the wake waits for a PgBouncer of Pooler orders-pool to accept connections"
+		said := strings.Join(events, "\n")
+		for _, want := range []string{
+			"WakeDelayed The wake takes longer than 1m0s: " + cause,
+			"WakeTimedOut Nothing behind Service orders-pool accepted sessions within 3m0s; the next connection tries again: " + cause,
+		} {
+			if !strings.Contains(said, want) {
+				t.Errorf("no Event says %q:\n%s", want, said)
+			}
+		}
+	})
 }

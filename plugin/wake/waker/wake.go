@@ -266,7 +266,7 @@ func (w *wake) report(err error) {
 		w.Observer.Woke(cluster, contract.CauseConnection, w.depth, ResultTimeout, took)
 		logger.Warn("the cluster did not wake in time", "took", took.String())
 		w.warn("WakeTimedOut", strings.TrimSuffix(fmt.Sprintf(
-			"No instance behind Service %s accepted sessions within %s; the next connection tries again: %s",
+			"Nothing behind Service %s accepted sessions within %s; the next connection tries again: %s",
 			w.service.Name, rounded(took), w.delay), ": "))
 	case errors.Is(err, gateway.ErrAsleepByHand):
 		w.Observer.Woke(cluster, contract.CauseConnection, w.depth, ResultByHand, took)
