@@ -73,7 +73,8 @@ const webPassword = "of-the-pools"
 // hikari is where the image of drivers has HikariCP and what it needs.
 const hikari = "/usr/share/java/HikariCP.jar:/usr/share/java/slf4j-api.jar:/usr/share/java/slf4j-simple.jar:/usr/share/java/postgresql.jar"
 
-// pooledCluster starts a cluster with a Pooler and a role as docs/pools.md has them.
+// pooledCluster starts a cluster with a Pooler and a role as docs/pools.md has them, except that PgBouncer's idle connections are closed
+// after a second instead of a minute.
 func (s *story) pooledCluster() *cnpgv1.Cluster {
 	s.Helper()
 	s.must(kube.Create(s.ctx, &corev1.Secret{
@@ -92,7 +93,7 @@ func (s *story) pooledCluster() *cnpgv1.Cluster {
 	pooler := kube.NewPooler(c, c.Name+"-pooler")
 	pooler.Spec.PgBouncer.PoolMode = cnpgv1.PgBouncerPoolModeTransaction
 	pooler.Spec.PgBouncer.Parameters = map[string]string{
-		"server_idle_timeout": "1", "server_login_retry": "1", "server_connect_timeout": "120",
+		"server_idle_timeout": "1", "min_pool_size": "0", "server_login_retry": "1", "server_connect_timeout": "120",
 	}
 	s.must(kube.Create(s.ctx, pooler))
 	s.must(kube.AwaitReachable(s.ctx, c, "pooler", toHealthy))
@@ -134,7 +135,7 @@ func (s *story) uses(pools []*pool, when string) {
 // pgxPool is a pool of this process.
 func (s *story) pgxPool(settings string) *pool {
 	s.Helper()
-	opened, err := pgxpool.New(s.ctx, fmt.Sprintf("%s pool_max_conns=%d pool_max_conn_idle_time=24h pool_max_conn_lifetime=24h", settings, poolSize))
+	opened, err := pgxpool.New(s.ctx, fmt.Sprintf("%s pool_max_conns=%d pool_max_conn_idle_time=8760h pool_max_conn_lifetime=8760h", settings, poolSize))
 	s.must(err)
 	s.Cleanup(opened.Close)
 	return &pool{name: "pgxpool", use: func() (string, error) {
