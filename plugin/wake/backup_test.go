@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -8,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -114,36 +117,64 @@ func TestWakeForBackup_knowsNoCluster(t *testing.T) {
 	})
 }
 
+var byBarman = cnpgv1.BackupSpec{
+	Cluster: cnpgv1.LocalObjectReference{Name: orders.Name}, Method: cnpgv1.BackupMethodPlugin, Target: cnpgv1.BackupTargetPrimary,
+	PluginConfiguration: &cnpgv1.BackupPluginConfiguration{Name: "barman", Parameters: map[string]string{"a": "b"}},
+}
+
+// backup makes a Backup, or changes one that was made just now.
+func (w *world) backup(name string, phase cnpgv1.BackupPhase, change func(*cnpgv1.Backup)) {
+	w.t.Helper()
+	backup := &cnpgv1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: name}, Spec: *byBarman.DeepCopy()}
+	if backup.Status.Phase = phase; change != nil {
+		change(backup)
+	}
+	w.put(backup)
+}
+
+// backups returns the Backups that the plugin has made.
+func (w *world) backups() (found []cnpgv1.Backup) {
+	w.t.Helper()
+	var list cnpgv1.BackupList
+	if err := w.api.List(w.t.Context(), &list, client.MatchingLabels{contract.LabelManagedBy: contract.ManagedBy}); err != nil {
+		w.t.Fatal(err)
+	}
+	return list.Items
+}
+
+// ages has the cluster sleep with a last Backup that is too old.
+func (w *world) ages() {
+	w.t.Helper()
+	w.serves(false)
+	w.cluster(func(c *cnpgv1.Cluster) {
+		sleepsFor("on-connect", metav1.ConditionTrue, contract.Hibernated)(c)
+		c.Spec.Plugins = append(c.Spec.Plugins, cnpgv1.PluginConfiguration{Name: byBarman.PluginConfiguration.Name})
+		c.Annotations[contract.AnnotationAsleepSince] = time.Now().Add(-26 * time.Hour).Format(time.RFC3339)
+		c.Annotations[contract.AnnotationBackupMaxAge] = "24h"
+		c.CreationTimestamp = metav1.NewTime(time.Now().Add(-30 * 24 * time.Hour))
+		c.Status.Conditions = append(c.Status.Conditions, metav1.Condition{Type: string(cnpgv1.ConditionBackup), Status: metav1.ConditionFalse})
+	})
+}
+
+func completedAgo(hours time.Duration) func(*cnpgv1.Backup) {
+	return func(b *cnpgv1.Backup) { b.Status.StoppedAt = &metav1.Time{Time: time.Now().Add(-hours * time.Hour)} }
+}
+
 // A cluster is woken because its last Backup is too old, and gets one more like it, whichever replica makes it.
 func TestReconcile_makesABackupOfTheSameKind(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
-		kind := cnpgv1.BackupSpec{
-			Cluster: cnpgv1.LocalObjectReference{Name: orders.Name}, Method: cnpgv1.BackupMethodPlugin, Target: cnpgv1.BackupTargetPrimary,
-			PluginConfiguration: &cnpgv1.BackupPluginConfiguration{Name: "barman", Parameters: map[string]string{"a": "b"}},
-		}
-		for name, of := range map[string]string{"older": orders.Name, "other": "others", "newer": orders.Name, "failed": orders.Name} {
-			backup := &cnpgv1.Backup{ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: name}, Spec: *kind.DeepCopy()}
-			backup.Spec.Cluster.Name = of
-			backup.Status.Phase = cnpgv1.BackupPhaseCompleted
-			hours := map[string]time.Duration{"older": 50, "other": 1, "newer": 25, "failed": 2}[name]
-			backup.Status.StoppedAt = &metav1.Time{Time: time.Now().Add(-hours * time.Hour)}
-			switch name {
-			case "older", "other":
-				backup.Spec.Method = cnpgv1.BackupMethodVolumeSnapshot
-			case "failed":
-				backup.Status.Phase = cnpgv1.BackupPhaseFailed
+		other := func(of string, hours time.Duration) func(*cnpgv1.Backup) {
+			return func(b *cnpgv1.Backup) {
+				completedAgo(hours)(b)
+				b.Spec.Cluster.Name, b.Spec.Method = of, cnpgv1.BackupMethodVolumeSnapshot
 			}
-			w.put(backup)
 		}
-		w.serves(false)
-		w.cluster(func(c *cnpgv1.Cluster) {
-			sleepsFor("on-connect", metav1.ConditionTrue, contract.Hibernated)(c)
-			c.Annotations[contract.AnnotationAsleepSince] = time.Now().Add(-26 * time.Hour).Format(time.RFC3339)
-			c.Annotations[contract.AnnotationBackupMaxAge] = "24h"
-			c.CreationTimestamp = metav1.NewTime(time.Now().Add(-30 * 24 * time.Hour))
-			c.Status.Conditions = append(c.Status.Conditions, metav1.Condition{Type: string(cnpgv1.ConditionBackup), Status: metav1.ConditionFalse})
-		})
+		w.backup("older", cnpgv1.BackupPhaseCompleted, other(orders.Name, 50))
+		w.backup("other", cnpgv1.BackupPhaseCompleted, other("others", 1))
+		w.backup("newer", cnpgv1.BackupPhaseCompleted, completedAgo(25))
+		w.backup("failed", cnpgv1.BackupPhaseFailed, completedAgo(2))
+		w.ages()
 		a.read()
 		wake, err := contract.ParseLastWake(w.cluster(nil).Annotations[contract.AnnotationLastWake])
 		if err != nil || wake.Cause != contract.CauseBackup || wake.By != "backup-max-age" {
@@ -154,27 +185,69 @@ func TestReconcile_makesABackupOfTheSameKind(t *testing.T) {
 		}
 		a.read()
 		w.serves(true)
-		b.read()
-		a.read()
-		b.read()
-		var list cnpgv1.BackupList
-		if err := w.api.List(t.Context(), &list); err != nil {
-			t.Fatal(err)
+		for _, r := range []*replica{b, a} {
+			r.read()
 		}
-		var got []cnpgv1.Backup
-		for i := range list.Items {
-			if list.Items[i].Name == "orders-"+wake.At.Format("060102150405") {
-				got = append(got, list.Items[i])
-			}
+		pass(t, 20*time.Second)
+		for _, r := range []*replica{b, a, b} {
+			r.read()
 		}
-		if len(got) != 1 || len(list.Items) != 5 || got[0].Labels["cnpg.io/cluster"] != orders.Name {
-			t.Fatalf("%d Backups, of which the plugin made %+v", len(list.Items), got)
+		got := w.backups()
+		if len(got) != 1 || got[0].Name != "orders-"+wake.At.Format("060102150405") || got[0].Labels["cnpg.io/cluster"] != orders.Name {
+			t.Fatalf("the plugin made %+v", got)
 		}
-		if diff := cmp.Diff(kind, got[0].Spec); diff != "" {
+		if diff := cmp.Diff(byBarman, got[0].Spec); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		if last := a.LastBackup(orders); !last.IsZero() {
 			t.Errorf("awake, and the last Backup was completed at %s", last)
 		}
 	})
+}
+
+// A Backup or a Pooler that cannot be written keeps no cluster awake.
+func TestReconcile_acknowledgesAlthoughItCannotWrite(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		refused string
+		cluster func(*world)
+	}{
+		{"create Backup", func(w *world) {
+			w.backup("last", cnpgv1.BackupPhaseCompleted, completedAgo(25))
+			w.ages()
+		}},
+		{"patch Pooler", func(w *world) {
+			w.put(&cnpgv1.Pooler{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: orders.Namespace, Name: "pool", Annotations: map[string]string{contract.AnnotationInstances: "3"},
+				},
+				Spec: cnpgv1.PoolerSpec{Cluster: cnpgv1.LocalObjectReference{Name: orders.Name}, Instances: new(int32)},
+			})
+		}},
+	} {
+		t.Run(row.refused, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				a := w.replica("a", "10.1.0.1")
+				row.cluster(w)
+				w.refused = row.refused
+				look := func() error {
+					_, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders})
+					return err
+				}
+				_ = look()
+				w.serves(true)
+				_ = look()
+				pass(t, 20*time.Second)
+				announcement := announced(20 * time.Second)
+				w.cluster(annotated(contract.AnnotationAnnounced, announcement))
+				if err := look(); err == nil || !strings.Contains(err.Error(), row.refused) {
+					t.Errorf("the error is %v", err)
+				}
+				pass(t, 4*time.Second)
+				if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != announcement {
+					t.Errorf("acknowledged %q, want %q", got, announcement)
+				}
+			})
+		})
+	}
 }

@@ -169,13 +169,14 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	again.at(planned.Next)
 	// These also run if a Service could not be led here: the clients of the other Services must not wait for it.
 	followed, err := c.change(ctx, seen, planned.Changes, now)
-	failed = errors.Join(failed, err, c.deletePods(ctx, seen, planned.Delete, now), c.scale(ctx, seen, planned.Scale), c.wake(ctx, seen, planned.Wake, again), c.adopt(ctx, seen, planned.Adopt, now))
-	failed = errors.Join(failed, c.makeBackup(ctx, seen, &planned))
-	unwritten, told := c.tell(ctx, seen, append(planned.Events, followed...), now) // an Event that cannot be written keeps nothing from being done
+	failed = errors.Join(failed, err, c.deletePods(ctx, seen, planned.Delete, now), c.wake(ctx, seen, planned.Wake, again), c.adopt(ctx, seen, planned.Adopt, now))
+	// A Pooler, a Backup or an Event that cannot be written keeps nothing from being done.
+	unwritten, told := c.tell(ctx, seen, append(planned.Events, followed...), now)
+	aside := errors.Join(c.scale(ctx, seen, planned.Scale), c.makeBackup(ctx, seen, &planned), told)
 	planned.Memory.Unwritten = unwritten
 	c.remember(seen, planned.Memory)
 	if failed != nil {
-		return ctrl.Result{}, errors.Join(failed, told)
+		return ctrl.Result{}, errors.Join(failed, aside)
 	}
 	if planned.Reason != plan.ReasonAnnounced {
 		c.forget(seen.name)
@@ -183,7 +184,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if planned.Acknowledge != "" && (len(routed) != 0 || seen.view.Policy.Manual) && len(routed) == len(planned.Lead) {
 		c.begin(ctx, seen, planned.Acknowledge, routed)
 	}
-	if err := errors.Join(c.confirmHolding(ctx, seen, planned.Confirm), told); err != nil {
+	if err := errors.Join(c.confirmHolding(ctx, seen, planned.Confirm), aside); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: again.after()}, nil

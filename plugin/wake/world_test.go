@@ -65,6 +65,7 @@ type world struct {
 	eventless  bool                      // whether Events cannot be written
 	isolated   bool                      // whether the instances accept no connection from the plugin
 	sliceless  bool                      // whether EndpointSlices cannot be created
+	refused    string                    // the verb and kind of what cannot be written
 	deleteAll  time.Duration             // how long the API server takes to delete a collection
 	mute       []string                  // the addresses at which replicas do not answer each other
 	slow       string                    // the replica that gets no answer in time, not even from itself
@@ -114,7 +115,7 @@ func newWorld(t *testing.T) *world {
 
 // intercept records writes, and says who turned hibernation on.
 func (w *world) intercept() interceptor.Funcs {
-	note := func(verb string, o client.Object) {
+	note := func(verb string, o client.Object) error {
 		w.mutex.Lock()
 		defer w.mutex.Unlock()
 		kind := "Cluster"
@@ -129,8 +130,14 @@ func (w *world) intercept() interceptor.Funcs {
 			kind = "Pod"
 		case *cnpgv1.Pooler:
 			kind = "Pooler"
+		case *cnpgv1.Backup:
+			kind = "Backup"
 		}
 		w.writes = append(w.writes, verb+" "+kind)
+		if w.refused == verb+" "+kind {
+			return fmt.Errorf("%s: not today", w.refused)
+		}
+		return nil
 	}
 	return interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
@@ -163,7 +170,9 @@ func (w *world) intercept() interceptor.Funcs {
 			return err
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
-			note("create", o)
+			if err := note("create", o); err != nil {
+				return err
+			}
 			if _, ok := o.(*corev1.Event); ok && w.eventless {
 				return errors.New("no Events today")
 			}
@@ -179,19 +188,27 @@ func (w *world) intercept() interceptor.Funcs {
 			return c.Create(ctx, o, options...)
 		},
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.UpdateOption) error {
-			note("update", o)
+			if err := note("update", o); err != nil {
+				return err
+			}
 			return c.Update(ctx, o, options...)
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
-			note("patch", o)
+			if err := note("patch", o); err != nil {
+				return err
+			}
 			return c.Patch(ctx, o, patch, options...)
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
-			note("delete", o)
+			if err := note("delete", o); err != nil {
+				return err
+			}
 			return c.Delete(ctx, o, options...)
 		},
 		DeleteAllOf: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteAllOfOption) error {
-			note("delete all", o)
+			if err := note("delete all", o); err != nil {
+				return err
+			}
 			if pause(ctx, w.deleteAll); ctx.Err() != nil {
 				return ctx.Err()
 			}
