@@ -14,7 +14,27 @@ import (
 )
 
 // backupPage is how many Backups are read at once: a namespace may hold thousands, and no informer keeps them.
-const backupPage = 100
+const backupPage = 500
+
+// listPause is how long the Backups of a cluster are not listed after that has failed, because a list that takes too
+// long once will again.
+const listPause = 5 * time.Minute
+
+// listBackups makes the plan again with the cluster's Backups. While they cannot be listed, the plan stays as it is.
+func (a *Access) listBackups(ctx context.Context, seen *snapshot, planned plan.Plan, again *requeue) plan.Plan {
+	memory := &planned.Memory
+	if !again.now.Before(memory.ListBackupsFrom) {
+		completed, err := a.completedBackup(ctx, seen.name)
+		if err == nil {
+			seen.state.Backups.Completed = &completed
+			return plan.Decide(seen.state, again.now)
+		}
+		memory.ListBackupsFrom = again.now.Add(listPause)
+		a.log(ctx, seen, "cannot list the Backups, retrying later", true, "after", listPause, "error", err.Error())
+	}
+	again.at(memory.ListBackupsFrom)
+	return planned
+}
 
 // completedBackup reads the cluster's newest completed Backup from the API server.
 func (a *Access) completedBackup(ctx context.Context, cluster types.NamespacedName) (newest plan.Completed, err error) {

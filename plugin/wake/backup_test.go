@@ -251,3 +251,25 @@ func TestReconcile_acknowledgesAlthoughItCannotWrite(t *testing.T) {
 		})
 	}
 }
+
+// A list of Backups that fails is tried again after minutes, and keeps nothing from being done.
+func TestReconcile_listsTheBackupsLaterIfItCannot(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.backup("last", cnpgv1.BackupPhaseCompleted, completedAgo(25))
+		w.ages()
+		w.listless = true
+		if again := a.read(); again != 5*time.Minute {
+			t.Errorf("the next look is in %s", again)
+		}
+		pass(t, time.Minute)
+		if again := a.read(); again != 4*time.Minute || w.listed != 1 {
+			t.Errorf("the next look is in %s, after %d lists", again, w.listed)
+		}
+		w.listless = false
+		pass(t, 4*time.Minute)
+		if a.read(); w.cluster(nil).Annotations[contract.AnnotationLastWake] == "" {
+			t.Error("the cluster was not woken")
+		}
+	})
+}

@@ -160,11 +160,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		}
 	}
 	if planned.ListBackups {
-		completed, err := c.completedBackup(ctx, seen.name)
-		if failed = errors.Join(failed, err); err == nil {
-			seen.state.Backups.Completed = &completed
-			planned = plan.Decide(seen.state, now)
-		}
+		planned = c.listBackups(ctx, seen, planned, again)
 	}
 	again.at(planned.Next)
 	// These also run if a Service could not be led here: the clients of the other Services must not wait for it.

@@ -66,6 +66,8 @@ type world struct {
 	isolated   bool                      // whether the instances accept no connection from the plugin
 	sliceless  bool                      // whether EndpointSlices cannot be created
 	refused    string                    // the verb and kind of what cannot be written
+	listless   bool                      // whether Backups cannot be listed
+	listed     int                       // how often Backups were listed
 	deleteAll  time.Duration             // how long the API server takes to delete a collection
 	mute       []string                  // the addresses at which replicas do not answer each other
 	slow       string                    // the replica that gets no answer in time, not even from itself
@@ -150,6 +152,11 @@ func (w *world) intercept() interceptor.Funcs {
 		List: func(ctx context.Context, c client.WithWatch, into client.ObjectList, options ...client.ListOption) error {
 			err := c.List(ctx, into, options...)
 			switch found := into.(type) {
+			case *cnpgv1.BackupList:
+				w.listed++
+				if w.listless {
+					return context.DeadlineExceeded
+				}
 			case *cnpgv1.ClusterList:
 				for i := range found.Items {
 					w.manage(&found.Items[i])

@@ -75,8 +75,10 @@ type Memory struct {
 	// lastBackup is when the last one was completed before this sleep, or the cluster was made; zero: unknown, or awake.
 	completed  *Completed
 	lastBackup time.Time
-	// MadeBackup is the name of the last Backup that was made because of its age.
-	MadeBackup string
+	// MadeBackup is the name of the last Backup that was made because of its age. ListBackupsFrom is when the Backups may be
+	// listed again after that has failed.
+	MadeBackup      string
+	ListBackupsFrom time.Time
 	// Unwritten are the Events that could not be written yet and that no later plan has.
 	Unwritten []Event
 }
