@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +23,9 @@ type Backups struct {
 	limited bool
 	// kind is how one is made, by the ScheduledBackups or the Cluster; nil: they do not say.
 	kind *cnpgv1.BackupSpec
+	// plugins and section, which is spec.backup, are the Cluster's.
+	plugins []cnpgv1.PluginConfiguration
+	section *cnpgv1.BackupConfiguration
 	// Completed is the newest completed one, if the plan asked for it.
 	Completed *Completed
 }
@@ -39,6 +43,7 @@ func BackupsOf(cluster *cnpgv1.Cluster, policy idle.Policy, schedules []cnpgv1.S
 		return Backups{}
 	}
 	backups := Backups{made: cluster.CreationTimestamp.Time, limited: true, kind: kindOf(cluster, schedules)}
+	backups.plugins, backups.section = cluster.Spec.Plugins, cluster.Spec.Backup
 	condition := meta.FindStatusCondition(cluster.Status.Conditions, string(cnpgv1.ConditionBackup))
 	if condition == nil {
 		backups.Last = backups.made
@@ -143,10 +148,24 @@ func (p *Plan) kind(backups Backups) *cnpgv1.BackupSpec {
 	case completed == nil:
 		p.ListBackups = true
 		return nil
-	case completed.Kind != nil:
+	case completed.Kind != nil && backups.offer(completed.Kind):
 		return completed.Kind
 	default:
 		return backups.kind
+	}
+}
+
+// offer reports whether the Cluster still has what makes a Backup of that kind.
+func (b Backups) offer(kind *cnpgv1.BackupSpec) bool {
+	switch section := cmp.Or(b.section, &cnpgv1.BackupConfiguration{}); kind.Method {
+	case cnpgv1.BackupMethodPlugin:
+		return slices.ContainsFunc(b.plugins, func(p cnpgv1.PluginConfiguration) bool {
+			return p.IsEnabled() && kind.PluginConfiguration != nil && p.Name == kind.PluginConfiguration.Name
+		})
+	case cnpgv1.BackupMethodVolumeSnapshot:
+		return section.VolumeSnapshot != nil
+	default:
+		return section.BarmanObjectStore != nil
 	}
 }
 

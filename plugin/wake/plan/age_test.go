@@ -103,10 +103,11 @@ func TestDecide_wakesBeforeABackupIsTooOld(t *testing.T) {
 	t.Parallel()
 	type changes = []func(*cnpgv1.Cluster)
 	weekly, asleep := annotate(contract.AnnotationBackupMaxAge, "7d"), asleepFor(day)
+	without := func(c *cnpgv1.Cluster) { c.Spec.Plugins = c.Spec.Plugins[:1] }
 	of := func(age time.Duration) func(*cnpgv1.Cluster) { return backedUp(metav1.ConditionTrue, now.Add(-age)) }
 	failed := backedUp(metav1.ConditionFalse, now.Add(-2*day))
 	listed := func(age time.Duration) *Completed {
-		return &Completed{At: now.Add(-age), Kind: &cnpgv1.BackupSpec{Method: cnpgv1.BackupMethodPlugin}}
+		return &Completed{At: now.Add(-age), Kind: byBarman()}
 	}
 	for _, row := range []struct {
 		rule    string
@@ -132,12 +133,13 @@ func TestDecide_wakesBeforeABackupIsTooOld(t *testing.T) {
 		{"nor what is awake", changes{weekly, of(99 * day)}, nil, "", false},
 		{"an hour later if it was awake with a Backup that was too old", changes{switchedOn, asleepFor(time.Minute), weekly, of(8 * day)}, listed(8 * day), "in 59m0s BackupPending", false},
 		{"after a minute of sleep if the Backup failed", changes{switchedOn, asleepFor(time.Second), weekly, of(8 * day), wokenFor(t, time.Minute, contract.CauseBackup, 0)}, listed(8 * day), "in 59s BackupPending", false},
+		{"without the plugin of the last one there is no kind", changes{switchedOn, asleep, weekly, of(7 * day), without}, listed(7 * day), " BackupKindUnknown", false},
 		{"for the retention nothing is woken", changes{switchedOn, asleep, retains("7d"), of(8 * day)}, nil, "", false},
 		{"but the age is asked for", changes{switchedOn, asleep, retains("7d"), failed}, nil, "", true},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			cluster := made(row.changes...)
+			cluster := made(append(changes{withBarman}, row.changes...)...)
 			cluster.CreationTimestamp = metav1.NewTime(now.Add(-31 * day))
 			state := State{Cluster: View(cluster, now), Annotations: cluster.Annotations}
 			state.Backups = BackupsOf(cluster, state.Cluster.Policy, nil)
@@ -155,6 +157,58 @@ func TestDecide_wakesBeforeABackupIsTooOld(t *testing.T) {
 				t.Errorf("woken for %s", p.Wake.By)
 			}
 		})
+	}
+}
+
+// byBarman is how a plugin makes a Backup, and withBarman lists it.
+func byBarman() *cnpgv1.BackupSpec {
+	return &cnpgv1.BackupSpec{
+		Cluster: cnpgv1.LocalObjectReference{Name: "orders"}, Method: cnpgv1.BackupMethodPlugin, Target: cnpgv1.BackupTargetPrimary,
+		PluginConfiguration: &cnpgv1.BackupPluginConfiguration{Name: "barman"},
+	}
+}
+
+func withBarman(c *cnpgv1.Cluster) {
+	c.Spec.Plugins = append(c.Spec.Plugins, cnpgv1.PluginConfiguration{Name: "barman"})
+}
+
+func lastWoken(t *testing.T, wake contract.LastWake) func(*cnpgv1.Cluster) {
+	t.Helper()
+	value, err := wake.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return annotate(contract.AnnotationLastWake, value)
+}
+
+func TestBackups_offerWhatTheClusterHas(t *testing.T) {
+	t.Parallel()
+	section := func(b cnpgv1.BackupConfiguration) Backups { return Backups{section: &b} }
+	plugin := func(name string, enabled *bool) Backups {
+		return Backups{plugins: []cnpgv1.PluginConfiguration{{Name: name, Enabled: enabled}}}
+	}
+	store := section(cnpgv1.BackupConfiguration{BarmanObjectStore: &cnpgv1.BarmanObjectStoreConfiguration{}})
+	snapshots := section(cnpgv1.BackupConfiguration{VolumeSnapshot: &cnpgv1.VolumeSnapshotConfiguration{}})
+	for _, row := range []struct {
+		rule    string
+		backups Backups
+		kind    *cnpgv1.BackupSpec
+		offered bool
+	}{
+		{"a plugin that is listed", plugin("barman", nil), byBarman(), true},
+		{"not another", plugin("other", nil), byBarman(), false},
+		{"nor one that is disabled", plugin("barman", ptr.To(false)), byBarman(), false},
+		{"nor one without a name", plugin("barman", nil), &cnpgv1.BackupSpec{Method: cnpgv1.BackupMethodPlugin}, false},
+		{"an object store", store, &cnpgv1.BackupSpec{Method: cnpgv1.BackupMethodBarmanObjectStore}, true},
+		{"which is the default", store, &cnpgv1.BackupSpec{}, true},
+		{"not without its section", snapshots, &cnpgv1.BackupSpec{}, false},
+		{"snapshots", snapshots, &cnpgv1.BackupSpec{Method: cnpgv1.BackupMethodVolumeSnapshot}, true},
+		{"not without theirs", store, &cnpgv1.BackupSpec{Method: cnpgv1.BackupMethodVolumeSnapshot}, false},
+		{"nothing without spec.backup", Backups{}, &cnpgv1.BackupSpec{}, false},
+	} {
+		if got := row.backups.offer(row.kind); got != row.offered {
+			t.Errorf("%s: offered: %t", row.rule, got)
+		}
 	}
 }
 
@@ -178,7 +232,7 @@ func (a *aging) decide(asleep bool) Plan {
 	if err != nil {
 		a.Fatal(err)
 	}
-	changes := []func(*cnpgv1.Cluster){annotate(contract.AnnotationBackupMaxAge, a.maxAge), annotate(contract.AnnotationLastWake, value)}
+	changes := []func(*cnpgv1.Cluster){withBarman, annotate(contract.AnnotationBackupMaxAge, a.maxAge), annotate(contract.AnnotationLastWake, value)}
 	if asleep {
 		changes = append(changes, switchedOn, annotate(contract.AnnotationAsleepSince, a.since.Format(time.RFC3339)))
 	}
@@ -199,7 +253,7 @@ func (a *aging) decide(asleep bool) Plan {
 	state.Backups = BackupsOf(cluster, state.Cluster.Policy, nil)
 	p := Decide(state, a.at)
 	if p.ListBackups {
-		state.Backups.Completed = &Completed{Kind: &cnpgv1.BackupSpec{Cluster: cnpgv1.LocalObjectReference{Name: "orders"}}}
+		state.Backups.Completed = &Completed{Kind: byBarman()}
 		if a.completed.After(a.made) {
 			state.Backups.Completed.At = a.completed
 		}
@@ -311,8 +365,8 @@ func TestDecide_makesTheBackupThatItWokeFor(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			cluster := made(row.changes...)
-			kind := &cnpgv1.BackupSpec{Method: cnpgv1.BackupMethodPlugin, Target: cnpgv1.BackupTargetPrimary}
+			cluster := made(append([]func(*cnpgv1.Cluster){withBarman}, row.changes...)...)
+			kind := byBarman()
 			state := State{
 				Name: types.NamespacedName{Namespace: "shop", Name: "orders"}, Cluster: View(cluster, now), Annotations: cluster.Annotations,
 				Services: []Service{{Name: "orders-rw", Direct: row.serves}}, Memory: Memory{MadeBackup: row.made},

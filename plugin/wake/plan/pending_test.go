@@ -69,11 +69,7 @@ func asleepFor(d time.Duration) func(*cnpgv1.Cluster) {
 // wokenFor is of a cluster with that last wake.
 func wokenFor(t *testing.T, ago time.Duration, cause contract.Cause, unused int) func(*cnpgv1.Cluster) {
 	t.Helper()
-	value, err := contract.LastWake{At: now.Add(-ago), Cause: cause, By: "x", Unused: unused}.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return annotate(contract.AnnotationLastWake, value)
+	return lastWoken(t, contract.LastWake{At: now.Add(-ago), Cause: cause, By: "x", Unused: unused})
 }
 
 func TestDecide_wakesForObjects(t *testing.T) {
