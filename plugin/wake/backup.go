@@ -36,7 +36,7 @@ func (a *Access) listBackups(ctx context.Context, seen *snapshot, planned plan.P
 	return planned
 }
 
-// completedBackup reads the cluster's newest completed Backup from the API server.
+// completedBackup reads the cluster's newest completed Backup, and when the newest was made, from the API server.
 func (a *Access) completedBackup(ctx context.Context, cluster types.NamespacedName) (newest plan.Completed, err error) {
 	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()
@@ -51,9 +51,14 @@ func (a *Access) completedBackup(ctx context.Context, cluster types.NamespacedNa
 			if backup.Status.StoppedAt != nil { // a plugin need not say that
 				at = backup.Status.StoppedAt.Time
 			}
-			completed := backup.Status.Phase == cnpgv1.BackupPhaseCompleted && backup.Spec.Cluster.Name == cluster.Name
-			if completed && at.After(newest.At) {
-				newest = plan.Completed{At: at, Kind: backup.Spec.DeepCopy()}
+			if backup.Spec.Cluster.Name != cluster.Name || backup.Status.Phase == cnpgv1.BackupPhaseFailed {
+				continue
+			}
+			if made := backup.CreationTimestamp.Time; made.After(newest.Made) {
+				newest.Made = made
+			}
+			if backup.Status.Phase == cnpgv1.BackupPhaseCompleted && at.After(newest.At) {
+				newest.At, newest.Kind = at, backup.Spec.DeepCopy()
 			}
 		}
 		from.Continue = page.Continue

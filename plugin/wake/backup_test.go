@@ -188,6 +188,9 @@ func TestReconcile_makesABackupOfTheSameKind(t *testing.T) {
 		for _, r := range []*replica{b, a} {
 			r.read()
 		}
+		if made := w.backups(); len(made) != 0 {
+			t.Errorf("%d Backups before the schedules can be resumed", len(made))
+		}
 		pass(t, 20*time.Second)
 		for _, r := range []*replica{b, a, b} {
 			r.read()
@@ -201,6 +204,29 @@ func TestReconcile_makesABackupOfTheSameKind(t *testing.T) {
 		}
 		if last := a.LastBackup(orders); !last.IsZero() {
 			t.Errorf("awake, and the last Backup was completed at %s", last)
+		}
+	})
+}
+
+func TestReconcile_makesNoBackupBesideASchedules(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.backup("last", cnpgv1.BackupPhaseCompleted, completedAgo(25))
+		w.ages()
+		a.read()
+		w.serves(true)
+		a.read()
+		pass(t, 5*time.Second)
+		w.backup("nightly", cnpgv1.BackupPhasePending, nil)
+		pass(t, 20*time.Second)
+		a.read()
+		if made := w.backups(); len(made) != 0 {
+			t.Fatalf("the plugin made %s beside the schedule's", made[0].Name)
+		}
+		w.backup("nightly", cnpgv1.BackupPhaseFailed, nil)
+		a.read()
+		if made := w.backups(); len(made) != 1 {
+			t.Errorf("%d Backups although the schedule's has failed", len(made))
 		}
 	})
 }

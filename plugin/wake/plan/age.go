@@ -34,6 +34,8 @@ type Backups struct {
 type Completed struct {
 	At   time.Time
 	Kind *cnpgv1.BackupSpec
+	// Made is when the newest Backup was made that has not failed.
+	Made time.Time
 }
 
 // BackupsOf reads what a Cluster and the ScheduledBackups of its namespace say. Every method of Backups writes the
@@ -169,23 +171,33 @@ func (b Backups) offer(kind *cnpgv1.BackupSpec) bool {
 	}
 }
 
-// makeBackup has the Backup made for which an awake cluster was woken, once it serves. Every replica gives it the same
-// name. It has no owner, so that it stays when the Cluster is deleted.
+// resumeTakes is how long the sidecar has to resume the ScheduledBackups of a woken cluster that serves, and the operator
+// to make the Backup that they have missed. The cluster stays awake for a minute.
+const resumeTakes = 20 * time.Second
+
+// makeBackup has the Backup made for which an awake cluster was woken, once it serves and its ScheduledBackups have been
+// resumed, while none that was made since the wake runs or has been completed. Every replica gives it the same name. It has no owner,
+// so that it stays when the Cluster is deleted.
 func (p *Plan) makeBackup(state State, now time.Time) {
 	cluster := state.Cluster
 	wake, err := contract.ParseLastWake(state.Annotations[contract.AnnotationLastWake])
 	name := state.Name.Name + "-" + wake.At.Format("060102150405")
 	woken := err == nil && wake.Cause == contract.CauseBackup && strings.HasPrefix(wake.By, byMaxAge) &&
 		now.Sub(wake.At) < StandInFor && cluster.Policy.WakesByAge() && cluster.ObstacleTo(contract.CauseBackup) == ""
-	if !woken || p.Memory.MadeBackup == name || state.Backups.Last.After(wake.At) {
-		p.Memory.completed = nil
-		return
-	}
 	serves := func(s Service) bool { return s.Name == state.Name.Name+"-rw" && s.Direct }
-	if cluster.MayStillStop || !slices.ContainsFunc(state.Services, serves) {
+	p.Memory.completed = state.Backups.Completed // a list of the sleep lacks what was made since
+	if !woken || p.Memory.MadeBackup == name || state.Backups.Last.After(wake.At) || cluster.MayStillStop ||
+		!slices.ContainsFunc(state.Services, serves) {
 		return
 	}
-	if kind := p.kind(state.Backups); kind != nil {
+	if p.Memory.serving.IsZero() {
+		p.Memory.serving = now
+	}
+	if until := p.Memory.serving.Add(resumeTakes); now.Before(until) {
+		p.at(until)
+		return
+	}
+	if kind := p.kind(state.Backups); kind != nil && !p.Memory.completed.Made.After(wake.At) {
 		p.MakeBackup = &cnpgv1.Backup{Spec: *kind.DeepCopy()}
 		p.MakeBackup.Namespace, p.MakeBackup.Name = state.Name.Namespace, name
 		p.MakeBackup.Labels = map[string]string{contract.LabelManagedBy: contract.ManagedBy, "cnpg.io/cluster": state.Name.Name}

@@ -268,8 +268,9 @@ func (a *aging) decide(asleep bool) Plan {
 // isAwake has the plugin make a Backup that succeeds or fails, if it was woken for one, and the cluster fall asleep later.
 func (a *aging) isAwake(forBackup bool) {
 	a.Helper()
-	for range 3 {
+	for range 12 { // after each time that it forgets, the plugin waits anew for the schedules
 		p := a.decide(false)
+		a.at = a.at.Add(resumeTakes)
 		if p.MakeBackup == nil {
 			continue
 		}
@@ -338,45 +339,52 @@ func later(a, b time.Time) time.Time {
 
 func TestDecide_makesTheBackupThatItWokeFor(t *testing.T) {
 	t.Parallel()
+	type changes = []func(*cnpgv1.Cluster)
 	woken := func(ago time.Duration, cause contract.Cause, by string) func(*cnpgv1.Cluster) {
-		value, err := contract.LastWake{At: now.Add(-ago), Cause: cause, By: by}.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return annotate(contract.AnnotationLastWake, value)
+		return lastWoken(t, contract.LastWake{At: now.Add(-ago), Cause: cause, By: by})
 	}
 	old, hourly := backedUp(metav1.ConditionTrue, now.Add(-day)), annotate(contract.AnnotationBackupMaxAge, "1h")
+	due := woken(time.Minute, contract.CauseBackup, byMaxAge)
 	for _, row := range []struct {
 		rule    string
-		changes []func(*cnpgv1.Cluster)
-		serves  bool
+		changes changes
+		serves  time.Duration // for how long; negative: it does not
+		newest  time.Duration // how long ago the newest Backup was made that has not failed
 		made    string
 		want    string
 	}{
-		{"once it serves", []func(*cnpgv1.Cluster){hourly, old, woken(time.Minute, contract.CauseBackup, byMaxAge)}, true, "", "orders-260301115900"},
-		{"beside a schedule's", []func(*cnpgv1.Cluster){hourly, old, woken(time.Minute, contract.CauseBackup, byMaxAge+" and 1 more")}, true, "", "orders-260301115900"},
-		{"not before", []func(*cnpgv1.Cluster){hourly, old, woken(time.Minute, contract.CauseBackup, byMaxAge)}, false, "", ""},
-		{"not again", []func(*cnpgv1.Cluster){hourly, old, woken(time.Minute, contract.CauseBackup, byMaxAge)}, true, "orders-260301115900", ""},
-		{"nor if one was completed", []func(*cnpgv1.Cluster){hourly, backedUp(metav1.ConditionTrue, now), woken(time.Minute, contract.CauseBackup, byMaxAge)}, true, "", ""},
-		{"nor for a schedule", []func(*cnpgv1.Cluster){hourly, old, woken(time.Minute, contract.CauseBackup, "ScheduledBackup nightly")}, true, "", ""},
-		{"nor for a client", []func(*cnpgv1.Cluster){hourly, old, woken(time.Minute, "", "192.0.2.9")}, true, "", ""},
-		{"nor long after", []func(*cnpgv1.Cluster){hourly, old, woken(2*time.Hour, contract.CauseBackup, byMaxAge)}, true, "", ""},
-		{"nor without the annotation", []func(*cnpgv1.Cluster){old, woken(time.Minute, contract.CauseBackup, byMaxAge)}, true, "", ""},
+		{"once it serves", changes{hourly, old, due}, resumeTakes, day, "", "orders-260301115900"},
+		{"beside a schedule's", changes{hourly, old, woken(time.Minute, contract.CauseBackup, byMaxAge+" and 1 more")}, resumeTakes, day, "", "orders-260301115900"},
+		{"not before", changes{hourly, old, due}, -1, day, "", ""},
+		{"nor before the schedules are resumed", changes{hourly, old, due}, resumeTakes - 1, day, "", ""},
+		{"nor beside one that was made since the wake", changes{hourly, old, due}, resumeTakes, time.Second, "", ""},
+		{"not again", changes{hourly, old, due}, resumeTakes, day, "orders-260301115900", ""},
+		{"nor if one was completed", changes{hourly, backedUp(metav1.ConditionTrue, now), due}, resumeTakes, day, "", ""},
+		{"nor for a schedule", changes{hourly, old, woken(time.Minute, contract.CauseBackup, "ScheduledBackup nightly")}, resumeTakes, day, "", ""},
+		{"nor for a client", changes{hourly, old, woken(time.Minute, "", "192.0.2.9")}, resumeTakes, day, "", ""},
+		{"nor long after", changes{hourly, old, woken(2*time.Hour, contract.CauseBackup, byMaxAge)}, resumeTakes, day, "", ""},
+		{"nor without the annotation", changes{old, due}, resumeTakes, day, "", ""},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			cluster := made(append([]func(*cnpgv1.Cluster){withBarman}, row.changes...)...)
-			kind := byBarman()
+			cluster := made(append(changes{withBarman}, row.changes...)...)
 			state := State{
 				Name: types.NamespacedName{Namespace: "shop", Name: "orders"}, Cluster: View(cluster, now), Annotations: cluster.Annotations,
-				Services: []Service{{Name: "orders-rw", Direct: row.serves}}, Memory: Memory{MadeBackup: row.made},
+				Services: []Service{{Name: "orders-rw", Direct: row.serves >= 0}},
+				Memory:   Memory{MadeBackup: row.made, serving: now.Add(-row.serves), completed: &Completed{At: now.Add(-day)}},
 			}
 			state.Backups = BackupsOf(cluster, state.Cluster.Policy, nil)
-			state.Backups.Completed = &Completed{At: now.Add(-day), Kind: kind}
+			p := Decide(state, now)
+			if p.MakeBackup != nil {
+				t.Error("without a list of what was made since the wake")
+			}
+			if p.ListBackups {
+				state.Backups.Completed = &Completed{At: now.Add(-day), Kind: byBarman(), Made: now.Add(-row.newest)}
+			}
 			got := ""
 			if backup := Decide(state, now).MakeBackup; backup != nil {
 				got = backup.Name
-				if diff := cmp.Diff(*kind, backup.Spec); diff != "" || backup.Namespace != "shop" || len(backup.OwnerReferences) != 0 {
+				if diff := cmp.Diff(*byBarman(), backup.Spec); diff != "" || backup.Namespace != "shop" || len(backup.OwnerReferences) != 0 {
 					t.Errorf("%+v (-want +got):\n%s", backup.ObjectMeta, diff)
 				}
 			}

@@ -50,15 +50,13 @@ func share(cluster types.UID, over time.Duration) time.Duration {
 // because of objects. Who puts a cluster to sleep while its window is open has it sleep until the next one.
 func (p *Plan) wake(state State, now time.Time) {
 	cluster := state.Cluster
-	if state.Backups.Completed != nil {
-		p.Memory.completed = state.Backups.Completed
-	}
 	if !cluster.HibernationOn && !cluster.Dozing {
 		p.Memory.lastBackup = time.Time{}
 		p.measure(state, now)
 		p.makeBackup(state, now)
 		return
 	}
+	p.Memory.completed = cmp.Or(state.Backups.Completed, p.Memory.completed)
 	p.Memory.lastBackup, p.ListBackups = state.Backups.last(p.Memory.completed)
 	last, _ := contract.ParseLastWake(state.Annotations[contract.AnnotationLastWake])
 	p.Memory.slept = true
