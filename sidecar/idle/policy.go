@@ -57,6 +57,8 @@ type Policy struct {
 	// BackupMaxAge is how old the last completed Backup may become before the sleeping cluster is woken for one; zero: it
 	// is not woken for that.
 	BackupMaxAge time.Duration
+	// BackupAnyAge says that the annotation sets no such limit, so that the retention policy is none either.
+	BackupAnyAge bool
 }
 
 // Watches reports whether the sessions are watched.
@@ -307,7 +309,7 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 		}
 		p.PoolersSleep = value == contract.PoolersSleep
 	case contract.AnnotationBackupMaxAge:
-		if value == contract.None {
+		if p.BackupAnyAge = value == contract.None; p.BackupAnyAge {
 			break
 		}
 		age, ok := parseMaxAge(value)

@@ -50,7 +50,7 @@ func TestParsePolicy_readsEveryAnnotation(t *testing.T) {
 		{"and nothing else", map[string]string{contract.AnnotationPoolers: "stop"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationPoolers}},
 		{"how old its last Backup may become", map[string]string{contract.AnnotationBackupMaxAge: "7d"}, Policy{Threshold: 30 * time.Minute, OnObjects: true, BackupMaxAge: 7 * 24 * time.Hour}, nil},
 		{"in hours", map[string]string{contract.AnnotationBackupMaxAge: "36h"}, Policy{Threshold: 30 * time.Minute, OnObjects: true, BackupMaxAge: 36 * time.Hour}, nil},
-		{"or as old as it likes", map[string]string{contract.AnnotationBackupMaxAge: "none"}, Policy{Threshold: 30 * time.Minute, OnObjects: true}, nil},
+		{"or as old as it likes", map[string]string{contract.AnnotationBackupMaxAge: "none"}, Policy{Threshold: 30 * time.Minute, OnObjects: true, BackupAnyAge: true}, nil},
 		{"but not less than an hour", map[string]string{contract.AnnotationBackupMaxAge: "30m"}, Policy{Threshold: 30 * time.Minute, OnObjects: true}, []string{contract.AnnotationBackupMaxAge}},
 		{"when a new sidecar comes is the plugin's business", map[string]string{contract.AnnotationSidecarUpdate: contract.UpdateImmediate}, Policy{Threshold: 30 * time.Minute}, nil},
 		{"but a mistake is a mistake", map[string]string{contract.AnnotationSidecarUpdate: "now"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationSidecarUpdate}},

@@ -56,10 +56,10 @@ func BackupsOf(cluster *cnpgv1.Cluster, policy idle.Policy, schedules []cnpgv1.S
 }
 
 // BackupLimit is how old the last Backup of a sleeping cluster that lists the plugin may become: by the annotation, or
-// by spec.backup.retentionPolicy, whose months have 31 days here; zero: as old as it likes.
+// by spec.backup.retentionPolicy, whose months have 31 days here, unless the annotation is none; zero: as old as it likes.
 func BackupLimit(cluster *cnpgv1.Cluster, policy idle.Policy) time.Duration {
 	switch {
-	case !Lists(cluster):
+	case !Lists(cluster) || policy.BackupAnyAge:
 		return 0
 	case policy.BackupMaxAge != 0 || cluster.Spec.Backup == nil || cluster.Spec.Backup.RetentionPolicy == "":
 		return policy.BackupMaxAge

@@ -62,6 +62,7 @@ func TestBackupsOf_tellsTheAgeAndTheKind(t *testing.T) {
 		{"in months", changes{retains("2m")}, nil, month, 62 * day, "barmanObjectStore"},
 		{"one that is too long", changes{retains("4096d")}, nil, time.Time{}, 0, ""},
 		{"the annotation goes before", changes{retains("30d"), weekly}, nil, month, 7 * day, "barmanObjectStore"},
+		{"also if it says none", changes{retains("30d"), annotate(contract.AnnotationBackupMaxAge, contract.None)}, nil, time.Time{}, 0, ""},
 		{"a plugin that archives goes before", changes{retains("30d"), archiver(true)}, nil, month, 30 * day, "plugin barman"},
 		{"not one that is disabled", changes{retains("30d"), archiver(false)}, nil, month, 30 * day, "barmanObjectStore"},
 		{"the first schedule goes before all", changes{weekly, archiver(true)}, []string{"b", "a"}, month, 7 * day, "plugin of a"},
