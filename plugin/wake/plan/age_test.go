@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -110,6 +111,9 @@ func TestDecide_wakesBeforeABackupIsTooOld(t *testing.T) {
 	listed := func(age time.Duration) *Completed {
 		return &Completed{At: now.Add(-age), Kind: byBarman()}
 	}
+	wokenForOne := func(ago time.Duration) func(*cnpgv1.Cluster) {
+		return lastWoken(t, contract.LastWake{At: now.Add(-ago), Cause: contract.CauseBackup, By: byMaxAge})
+	}
 	for _, row := range []struct {
 		rule    string
 		changes changes
@@ -132,8 +136,11 @@ func TestDecide_wakesBeforeABackupIsTooOld(t *testing.T) {
 		{"nor what a person put to sleep", changes{switchedOn, asleep, weekly, of(7 * day), func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl") }}, nil, "", false},
 		{"nor while the feature is off", changes{switchedOn, asleep, weekly, of(7 * day), annotate(contract.AnnotationEnabled, "false")}, nil, "", false},
 		{"nor what is awake", changes{weekly, of(99 * day)}, nil, "", false},
-		{"an hour later if it was awake with a Backup that was too old", changes{switchedOn, asleepFor(time.Minute), weekly, of(8 * day)}, listed(8 * day), "in 59m0s BackupPending", false},
-		{"after a minute of sleep if the Backup failed", changes{switchedOn, asleepFor(time.Second), weekly, of(8 * day), wokenFor(t, time.Minute, contract.CauseBackup, 0)}, listed(8 * day), "in 59s BackupPending", false},
+		{"after a minute of sleep if it became too old while the cluster was awake", changes{switchedOn, asleepFor(time.Second), weekly, of(8 * day)}, listed(8 * day), "in 59s", false},
+		{"or while it was awake for a schedule", changes{switchedOn, asleepFor(time.Second), weekly, of(8 * day), wokenFor(t, time.Minute, contract.CauseBackup, 3)}, listed(8 * day), "in 59s", false},
+		{"an hour later if the last Backup failed", changes{switchedOn, asleepFor(time.Minute), weekly, failed}, listed(8 * day), "in 59m0s BackupPending", false},
+		{"after a minute of sleep if the one failed that it was woken for", changes{switchedOn, asleepFor(time.Second), weekly, failed, wokenForOne(time.Minute)}, listed(8 * day), "in 59s BackupPending", false},
+		{"or was not made", changes{switchedOn, asleepFor(time.Second), weekly, of(8 * day), wokenForOne(time.Minute)}, listed(8 * day), "in 59s BackupPending", false},
 		{"without the plugin of the last one there is no kind", changes{switchedOn, asleep, weekly, of(7 * day), without}, listed(7 * day), " BackupKindUnknown", false},
 		{"for the retention nothing is woken", changes{switchedOn, asleep, retains("7d"), of(8 * day)}, nil, "", false},
 		{"but the age is asked for", changes{switchedOn, asleep, retains("7d"), failed}, nil, "", true},
@@ -150,6 +157,9 @@ func TestDecide_wakesBeforeABackupIsTooOld(t *testing.T) {
 			got := due(state, now)
 			for _, event := range p.Events {
 				got += " " + event.Reason
+				if strings.Contains(event.Message, "again") {
+					t.Errorf("this may be the first time: %s", event.Message)
+				}
 			}
 			if got != row.want || p.ListBackups != row.lists {
 				t.Errorf("%q, asks for the Backups: %t, want %q and %t", got, p.ListBackups, row.want, row.lists)

@@ -20,8 +20,9 @@ type Pending struct {
 	Names []string
 	// Changed is when the newest of them was made, was to be deleted, got another specification, or was due.
 	Changed time.Time
-	// Served says that the operator has made one of the Backups since the last wake, for which another run is due already.
-	Served bool
+	// Untried says that the last wake has not failed them: the operator has made one of the Backups since, for which
+	// another run is due already, or the last Backup has become too old while the cluster was awake for anything else.
+	Untried bool
 }
 
 // SpecField is how an object's managed fields name its specification.
@@ -103,7 +104,7 @@ const (
 // wakeForPending wakes the cluster at once if one of the objects has changed, or one of the Backups has become due, since
 // its last wake, and not before the last minute before it fell asleep. Otherwise they were pending while it was awake, and
 // wait: for a minute of sleep after the first wake for them, and twice as long after each further one, at most an hour;
-// for that hour if the last wake was for anything else.
+// for that hour if the last wake was for anything else, and for a minute while they are untried.
 func (p *Plan) wakeForPending(cause contract.Cause, pending Pending, last contract.LastWake, since, now time.Time) {
 	if len(pending.Names) == 0 {
 		return
@@ -112,7 +113,7 @@ func (p *Plan) wakeForPending(cause contract.Cause, pending Pending, last contra
 	if !pending.Changed.After(last.At) || !pending.Changed.After(since.Add(-pendingTakes)) {
 		wait := longestPending
 		switch {
-		case pending.Served:
+		case pending.Untried:
 			wait = pendingTakes
 		case last.Cause == cause:
 			due.Unused = last.Unused + 1
@@ -122,7 +123,7 @@ func (p *Plan) wakeForPending(cause contract.Cause, pending Pending, last contra
 			since = last.At // the annotation that says since when it sleeps was removed
 		}
 		if until := since.Add(wait); now.Before(until) {
-			if p.at(until); !pending.Served {
+			if p.at(until); !pending.Untried {
 				p.Events = append(p.Events, pending.event(cause))
 			}
 			return
@@ -133,7 +134,7 @@ func (p *Plan) wakeForPending(cause contract.Cause, pending Pending, last contra
 
 // event says that the cluster was awake in vain.
 func (p Pending) event(cause contract.Cause) Event {
-	const again = "It is woken for that again, after a longer sleep each time, at most an hour"
+	const later = "It is woken for that after at most an hour of sleep"
 	occasion := fmt.Sprint(p.Changed.Unix(), p.Names)
 	if cause == contract.CauseBackup {
 		lacks, whose := "the operator has made no Backup for "+p.by(), "schedule's"
@@ -141,9 +142,9 @@ func (p Pending) event(cause contract.Cause) Event {
 			lacks, whose = "no Backup was completed for "+p.by(), "Backup's"
 		}
 		return Event{Warning: true, Reason: "BackupPending", Occasion: occasion, Message: fmt.Sprintf(
-			"The cluster was awake, but %s. %s. The %s Events may say why", lacks, again, whose)}
+			"The cluster was awake, but %s. %s. The %s Events may say why", lacks, later, whose)}
 	}
 	return Event{Warning: true, Reason: "ObjectPending", Occasion: occasion, Message: fmt.Sprintf(
 		"The cluster was awake, but has not applied or deleted %s. %s. status.message of the object says what is wrong",
-		p.by(), again)}
+		p.by(), later)}
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -81,11 +82,12 @@ func (p *Plan) wakeForBackups(state State, last contract.LastWake, since, now ti
 		if slot.At.After(due.Changed) {
 			due.Changed = slot.At
 		}
-		due.Served = due.Served || slot.Made.After(last.At)
+		due.Untried = due.Untried || slot.Made.After(last.At)
 	}
 	slices.Sort(due.Names)
 	if passed := p.tooOld(state, now); !passed.IsZero() {
 		due.Names = slices.Insert(due.Names, 0, byMaxAge)
+		due.Untried = due.Untried || !state.Backups.Last.IsZero() && !strings.HasPrefix(last.By, byMaxAge)
 		if passed.After(due.Changed) {
 			due.Changed = passed
 		}
