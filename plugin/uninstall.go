@@ -25,8 +25,8 @@ import (
 )
 
 // checkUninstall reports whether the plugin can be removed: no Cluster may list it, because the operator would no
-// longer reconcile that Cluster, no Cluster may be left fenced by it, because nobody else lifts that fence, and no
-// EndpointSlice may lead to its gateway.
+// longer reconcile that Cluster, no Cluster may be left fenced and no Pooler scaled to zero by it, because nobody else
+// reverts that, and no EndpointSlice may lead to its gateway.
 func checkUninstall(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check-uninstall", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -55,7 +55,7 @@ func checkUninstall(ctx context.Context, arguments []string, stdout, stderr io.W
 }
 
 const (
-	// listed is the page size for listing Clusters, named how many of them an error names.
+	// listed is the page size for listing Clusters and Poolers, named how many of them an error names.
 	listed, named = 200, 10
 	// pollEvery is the polling interval while the plugin removes its objects.
 	pollEvery = time.Second
@@ -87,7 +87,7 @@ func awaitRemovable(
 	}
 	deadline := time.Now().Add(within)
 	for {
-		left, err := leftovers(ctx, reader)
+		left, err := leftovers(ctx, reader, clusters)
 		if len(fenced) != 0 && err == nil { // they are listed again only if there were any
 			if _, fenced, err = listing(ctx, reader, clusters); len(fenced) != 0 {
 				left = "the fence of Cluster " + fenced[0]
@@ -142,8 +142,8 @@ func listing(
 	}
 }
 
-// leftovers names one of the objects that the plugin made for a Cluster, if any is left.
-func leftovers(ctx context.Context, reader client.Reader) (string, error) {
+// leftovers names one of the objects that the plugin made for a Cluster, or marked, if any is left.
+func leftovers(ctx context.Context, reader client.Reader, clusters schema.GroupVersion) (string, error) {
 	for _, kind := range []struct {
 		schema.GroupVersionKind
 		label, value string
@@ -161,5 +161,26 @@ func leftovers(ctx context.Context, reader client.Reader) (string, error) {
 			return fmt.Sprintf("%s %s/%s", kind.Kind, list.Items[0].Namespace, list.Items[0].Name), nil
 		}
 	}
-	return "", nil
+	return markedPooler(ctx, reader, clusters.WithKind("PoolerList"))
+}
+
+// markedPooler names the mark of a Pooler that the plugin has scaled to zero, if there is one.
+func markedPooler(ctx context.Context, reader client.Reader, kind schema.GroupVersionKind) (string, error) {
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(kind)
+	for next := ""; ; {
+		if err := reader.List(ctx, &list, client.Limit(listed), client.Continue(next)); meta.IsNoMatchError(err) {
+			return "", nil
+		} else if err != nil {
+			return "", fmt.Errorf("list Poolers: %w", err)
+		}
+		for i := range list.Items {
+			if pooler := &list.Items[i]; metav1.HasAnnotation(pooler.ObjectMeta, contract.AnnotationInstances) {
+				return fmt.Sprintf("annotation %s of Pooler %s/%s", contract.AnnotationInstances, pooler.Namespace, pooler.Name), nil
+			}
+		}
+		if next = list.GetContinue(); next == "" {
+			return "", nil
+		}
+	}
 }

@@ -109,6 +109,11 @@ func TestCheckUninstall_awaitsWhatThePluginRemoves(t *testing.T) {
 		object.SetLabels(map[string]string{key: value})
 		return object
 	}
+	pooler := func(name, annotation string) client.Object {
+		object := &cnpgv1.Pooler{ObjectMeta: metadata(name)}
+		object.Annotations = map[string]string{annotation: "2"}
+		return object
+	}
 	for _, row := range []struct {
 		rule   string
 		object client.Object
@@ -117,6 +122,8 @@ func TestCheckUninstall_awaitsWhatThePluginRemoves(t *testing.T) {
 		{"a slice of the gateway", mark(&discoveryv1.EndpointSlice{ObjectMeta: metadata("orders-rw-x")}, discoveryv1.LabelManagedBy, endpointslice.ManagedBy), "EndpointSlice shop/orders-rw-x"},
 		{"a binding", mark(&rbacv1.RoleBinding{ObjectMeta: metadata("orders-scale-to-zero")}, contract.LabelManagedBy, contract.ManagedBy), "RoleBinding shop/orders-scale-to-zero"},
 		{"a role", mark(&rbacv1.Role{ObjectMeta: metadata("orders-scale-to-zero")}, contract.LabelManagedBy, contract.ManagedBy), "Role shop/orders-scale-to-zero"},
+		{"a Pooler that is scaled to zero", pooler("orders-pool", contract.AnnotationInstances), "annotation xata.io/scale-to-zero-instances of Pooler shop/orders-pool"},
+		{"one that the plugin has not scaled", pooler("orders-pool", "example.org/note"), ""},
 		{"a cluster that dozes", fenced("orders", contract.FieldManager), "the fence of Cluster shop/orders"},
 		{"one that a person fenced", fenced("orders", "kubectl-cnpg"), ""},
 		{"somebody else's slice", mark(&discoveryv1.EndpointSlice{ObjectMeta: metadata("orders-rw-y")}, discoveryv1.LabelManagedBy, "endpointslice-controller.k8s.io"), ""},
