@@ -85,8 +85,8 @@ func TestPoliciesComponent(t *testing.T) {
 	t.Parallel()
 	got := with(t, "policies")
 	for _, kind := range []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
-		if count := strings.Count(got, "\nkind: "+kind+"\n"); count != 18 {
-			t.Errorf("%d of kind %s, want 18", count, kind)
+		if count := strings.Count(got, "\nkind: "+kind+"\n"); count != 19 {
+			t.Errorf("%d of kind %s, want 19", count, kind)
 		}
 	}
 }

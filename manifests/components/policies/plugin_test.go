@@ -2,6 +2,7 @@ package policies
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -71,16 +72,34 @@ func routed(service *corev1.Service) *discoveryv1.EndpointSlice {
 	return &endpointslice.Wanted(service, "orders", replica, 10007)[0]
 }
 
-// pool is a Pooler of the cluster orders.
-func pool(name string, instances int32, mark string) *cnpgv1.Pooler {
+// pool is a Pooler of the cluster.
+func pool(cluster, name string, instances int32, mark string) *cnpgv1.Pooler {
 	pooler := &cnpgv1.Pooler{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
 	pooler.Spec = cnpgv1.PoolerSpec{
-		Cluster: cnpgv1.LocalObjectReference{Name: "orders"}, Instances: &instances, PgBouncer: &cnpgv1.PgBouncerSpec{},
+		Cluster: cnpgv1.LocalObjectReference{Name: cluster}, Instances: &instances, PgBouncer: &cnpgv1.PgBouncerSpec{},
 	}
 	if mark != "" {
 		pooler.Annotations = map[string]string{contract.AnnotationInstances: mark}
 	}
 	return pooler
+}
+
+// toZero scales a Pooler of two instances to zero, upTo one that was so up again.
+const toZero = `{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":"2"}},"spec":{"instances":0}}`
+
+func upTo(instances int) string {
+	return fmt.Sprintf(`{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":null}},"spec":{"instances":%d}}`, instances)
+}
+
+// sleeper is a hibernated Cluster whose Poolers sleep by its Namespace's default, unless own says otherwise.
+func sleeper(name, own string, plugins ...string) *cnpgv1.Cluster {
+	c := cluster("shop", name, "", plugins...)
+	c.Annotations[contract.AnnotationHibernation] = "on"
+	c.Annotations[contract.AnnotationDefaults] = `{"` + contract.AnnotationPoolers + `":"sleep"}`
+	if own != "" {
+		c.Annotations[contract.AnnotationPoolers] = own
+	}
+	return c
 }
 
 // aged is a Backup as the plugin makes one of the cluster.
@@ -129,11 +148,18 @@ func (s *server) world() *world {
 	w.payments.Annotations[contract.AnnotationDozeMinutes] = "5"
 	w.payments.Annotations[contract.AnnotationBackupMaxAge] = "7d"
 	w.plain.Annotations[contract.AnnotationBackupMaxAge] = "7d"
+	running := sleeper("running", contract.PoolersSleep, contract.PluginName)
+	delete(running.Annotations, contract.AnnotationHibernation)
 	w.pooled.Spec.Ports[0].TargetPort = intstr.FromString(endpointslice.NamePgBouncer)
 	s.create(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "vault"}}, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "vault", Name: "default"}},
 		w.rw, w.inherited, w.pooled, w.api, w.foreign, w.payments, w.plain, w.pod, w.unlisted,
+		sleeper("by-default", "", contract.PluginName), sleeper("by-annotation", contract.PoolersSleep, contract.PluginName),
+		sleeper("none", contract.None, contract.PluginName), sleeper("removed", contract.PoolersSleep), running,
 	)
+	for _, of := range []string{"by-default", "by-annotation", "none", "removed", "running"} {
+		s.create(pool(of, of, 2, ""))
+	}
 	w.payments.Status.CurrentPrimary = "payments-2"
 	return w
 }
@@ -146,10 +172,10 @@ func plugin(t *testing.T) (*server, client.Client, *world) {
 	w := s.world()
 	slice, role, binding, config := theirs()
 	pooler := labelled("pooler", "pooler")
-	s.create(slice, role, binding, config, fenced(), pooler, labelled("dozing", "instance"), pool("awake", 2, ""), pool("asleep", 0, "2"))
+	s.create(slice, role, binding, config, fenced(), pooler, labelled("dozing", "instance"), pool("removed", "asleep", 0, "3"), pool("removed", "malformed", 0, "3000000000"))
 	s.install("plugin")
 	c := s.others(t)["the plugin"]
-	for _, object := range []client.Object{cluster("shop", "orders", ""), nightly("orders"), pool("awake", 2, ""), slice, role, config} {
+	for _, object := range []client.Object{cluster("shop", "orders", ""), nightly("orders"), pool("running", "running", 2, ""), slice, role, config} {
 		s.comes("the policies hold", func() bool {
 			return byPolicy(write{object: object, patch: `{"metadata":{"labels":{"a":"b"},"annotations":{"c":"d"}}}`}.try(t.Context(), c, client.DryRunAll))
 		})
@@ -159,7 +185,10 @@ func plugin(t *testing.T) (*server, client.Client, *world) {
 		"the policy of Services":           func() error { return c.Create(t.Context(), routed(w.foreign), client.DryRunAll) },
 		"the policy of Backups":            func() error { return c.Create(t.Context(), aged("payments", unlabelled), client.DryRunAll) },
 		"the policy of Backups by Cluster": func() error { return c.Create(t.Context(), aged("plain", nil), client.DryRunAll) },
-		"the policy of pods by Cluster":    func() error { return c.Delete(t.Context(), w.unlisted.DeepCopy(), client.DryRunAll) },
+		"the policy of Poolers by Cluster": func() error {
+			return write{object: pool("removed", "removed", 2, ""), patch: toZero}.try(t.Context(), c, client.DryRunAll)
+		},
+		"the policy of pods by Cluster": func() error { return c.Delete(t.Context(), w.unlisted.DeepCopy(), client.DryRunAll) },
 		"the policy of rights by Cluster": func() error {
 			return c.Create(t.Context(), fleet.Role(w.plain, cnpgv1.SchemeGroupVersion), client.DryRunAll)
 		},
@@ -333,7 +362,14 @@ func forbiddenToThePlugin(w *world) []attempt {
 		"an annotation of a schedule":    `{"metadata":{"annotations":{"example.org/note":null}}}`,
 		"a finalizer of ScheduledBackup": `{"metadata":{"finalizers":["example.org/evil"]}}`,
 	})...)
-	rows = append(rows, tries(pool("awake", 2, ""), map[string]string{
+	for rule, of := range map[string]string{
+		"a Pooler to zero of a Cluster that does not list the plugin": "removed",
+		"a Pooler to zero of a Cluster whose Poolers do not sleep":    "none",
+		"a Pooler to zero of a Cluster that is awake":                 "running",
+	} {
+		rows = append(rows, tries(pool(of, of, 2, ""), map[string]string{rule: toZero})...)
+	}
+	rows = append(rows, tries(pool("by-annotation", "by-annotation", 2, ""), map[string]string{
 		"a Pooler to zero without a mark":         `{"spec":{"instances":0}}`,
 		"a Pooler to zero with another number":    `{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":"3"}},"spec":{"instances":0}}`,
 		"the mark of a Pooler that has instances": `{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":"2"}}}`,
@@ -342,10 +378,13 @@ func forbiddenToThePlugin(w *world) []attempt {
 		"a Pooler's label":                        `{"metadata":{"labels":{"a":"b"}}}`,
 		"a Pooler's annotation":                   `{"metadata":{"annotations":{"example.org/note":"x"}}}`,
 	})...)
-	rows = append(rows, tries(pool("asleep", 0, "2"), map[string]string{
-		"the mark of a Pooler changed": `{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":"3"}}}`,
-		"a Pooler up with its mark":    `{"spec":{"instances":2}}`,
+	rows = append(rows, tries(pool("removed", "asleep", 0, "3"), map[string]string{
+		"the mark of a Pooler changed":           `{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":"2"}}}`,
+		"a Pooler up with its mark":              `{"spec":{"instances":3}}`,
+		"a Pooler up to more than its mark says": upTo(4),
+		"a Pooler up to less than its mark says": upTo(1),
 	})...)
+	rows = append(rows, tries(pool("removed", "malformed", 0, "3000000000"), map[string]string{"a Pooler with a malformed mark up to two": upTo(2)})...)
 	rows = append(rows, tries(slice, map[string]string{
 		"where a Service's own slice leads": `{"endpoints":[{"addresses":["10.9.9.9"]}]}`,
 		"a Service's own slice taken over":  `{"metadata":{"labels":{"scale-to-zero.cnpg-i.io/replica":"x","endpointslice.kubernetes.io/managed-by":"scale-to-zero.cnpg-i.io"}}}`,
@@ -414,6 +453,9 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client, w *world) 
 	annotate := func(annotations map[string]*string) func() error {
 		return func() error { return waker.Annotate(ctx, c, orders(), annotations) }
 	}
+	scale := func(name, patch string) func() error {
+		return func() error { return write{object: pool("", name, 0, ""), patch: patch}.try(ctx, c) }
+	}
 	announced, named, request := "uid 2026-03-01T00:00:30Z", "mine: it is an ExternalName", "2026-03-01T00:01:00Z"
 	person(orders(), `{"metadata":{"annotations":{"xata.io/scale-to-zero-announced":"`+announced+`"}}}`)
 	slice := routed(w.rw)
@@ -454,12 +496,15 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client, w *world) 
 			return c.Create(ctx, aged("orders", nil))
 		}},
 		{"make one of a Pooler's Service", func() error { return c.Create(ctx, routed(w.pooled)) }},
-		{"scale a Pooler to zero", func() error {
-			return write{object: pool("awake", 2, ""), patch: `{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":"2"}},"spec":{"instances":0}}`}.try(ctx, c)
+		{"scale a Pooler to zero", scale("by-annotation", toZero)},
+		{"and back", scale("by-annotation", upTo(2))},
+		{"scale one to zero by a Namespace's default", scale("by-default", toZero)},
+		{"scale it back to a number with a sign and zeros", func() error {
+			person(pool("by-default", "by-default", 0, ""), `{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":"+007"}}}`)
+			return scale("by-default", upTo(7))()
 		}},
-		{"and back", func() error {
-			return write{object: pool("awake", 0, ""), patch: `{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":null}},"spec":{"instances":2}}`}.try(ctx, c)
-		}},
+		{"scale one up of a Cluster that has been taken from it", scale("asleep", upTo(3))},
+		{"scale one with a malformed mark up to one", scale("malformed", upTo(1))},
 		{"acknowledge", annotate(map[string]*string{contract.AnnotationGatewayReady: &announced})},
 		{"name a Service", annotate(map[string]*string{contract.AnnotationUnroutableServices: &named})},
 		{"name it no longer", annotate(map[string]*string{contract.AnnotationUnroutableServices: nil})},
