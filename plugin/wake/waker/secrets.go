@@ -111,13 +111,13 @@ func managedRolesSet(cluster *cnpgv1.Cluster) bool {
 }
 
 // roleOfInstanceManager returns the role whose password the instance manager sets last whenever it starts; "" if it sets none. It sets
-// that of the superuser before that of the application's user (1.30: refreshCredentialsFromSecret in
+// that of the superuser before that of the application's user, and none without a Secret (1.30: refreshCredentialsFromSecret in
 // internal/management/controller/instance_controller.go).
 func roleOfInstanceManager(cluster *cnpgv1.Cluster) string {
-	switch {
-	case cluster.ShouldCreateApplicationDatabase():
+	switch versions := cluster.Status.SecretsResourceVersion; {
+	case cluster.ShouldCreateApplicationDatabase() && versions.ApplicationSecretVersion != "":
 		return cluster.GetApplicationDatabaseOwner()
-	case cluster.GetEnableSuperuserAccess():
+	case cluster.GetEnableSuperuserAccess() && versions.SuperuserSecretVersion != "":
 		return "postgres"
 	default:
 		return ""

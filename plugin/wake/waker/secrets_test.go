@@ -42,6 +42,9 @@ func TestResolve_waitsUntilAChangedPasswordIsSet(t *testing.T) {
 			*w.waker.Stopping = Stopping{}
 			w.touch()
 		}, toPostgres + 2*time.Second},
+		{"a Secret that was deleted is not waited for", hibernated, time.Hour, func(w *world) {
+			w.change(func(c *cnpgv1.Cluster) { c.Status.SecretsResourceVersion.ApplicationSecretVersion = "" })
+		}, toPostgres},
 		{"the password of a managed role is set once its status says so", hibernated, 0, func(w *world) { w.change(reports(true)) }, toPostgres},
 		{"one that is never set is not waited for any longer", hibernated, 0, func(w *world) { w.change(reports(false)) }, toPostgres + passwordsTimeout},
 		{"nor is the application's", hibernated, time.Hour, rotated, toPostgres + passwordsTimeout},
@@ -52,6 +55,7 @@ func TestResolve_waitsUntilAChangedPasswordIsSet(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, time.Minute, func(c *cnpgv1.Cluster) {
 					c.Spec.Bootstrap = &cnpgv1.BootstrapConfiguration{InitDB: &cnpgv1.BootstrapInitDB{Database: "app", Owner: "app"}}
+					c.Status.SecretsResourceVersion.ApplicationSecretVersion = "1"
 					row.asleep(c)
 				})
 				w.passwordSet = time.Now().Add(toPostgres + row.set)
