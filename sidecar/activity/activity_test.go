@@ -17,7 +17,16 @@ import (
 func TestClassify_infrastructureIsByUserAndApplication(t *testing.T) {
 	t.Parallel()
 	standby, elsewhere := netip.MustParseAddrPort("192.0.2.2:5000"), netip.MustParseAddrPort("203.0.113.7:5000")
-	rules := Rules{Instances: []string{"c-1", "c-2"}, Addresses: []netip.Addr{standby.Addr()}, Ignore: []idle.Pattern{{User: "monitoring"}}}
+	gateway := netip.MustParseAddrPort("192.0.2.66:5000")
+	rules := Rules{
+		Instances: []string{"c-1", "c-2"}, Addresses: []netip.Addr{standby.Addr()}, Ignore: []idle.Pattern{{User: "monitoring"}},
+		ClientAddr: func(peer netip.AddrPort) netip.AddrPort {
+			if peer == gateway {
+				return standby
+			}
+			return peer
+		},
+	}
 	for _, row := range []struct {
 		rule    string
 		session Session
@@ -39,6 +48,7 @@ func TestClassify_infrastructureIsByUserAndApplication(t *testing.T) {
 		{"nor does the one that listens", Session{BackendType: "client backend", User: "postgres", Application: contract.ListeningApplicationName, Local: true}, ClassInfrastructure},
 		{"our name from an ordinary user counts", Session{BackendType: "client backend", User: "app", Application: contract.ApplicationName, Local: true}, ClassClient},
 		{"a standby does not", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2", Peer: standby}, ClassInfrastructure},
+		{"nor does one that the gateway passes on", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2", Peer: gateway}, ClassInfrastructure},
 		{"nor does its slot replicator", Session{BackendType: "client backend", User: "streaming_replica", Application: "c-2", Peer: standby}, ClassInfrastructure},
 		{"a standby that joins does not, from a pod that is no instance yet", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2-join", Peer: elsewhere}, ClassInfrastructure},
 		{"a replica cluster with the name of an instance counts", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2", Peer: elsewhere}, ClassReplication},
