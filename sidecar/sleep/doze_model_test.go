@@ -76,7 +76,7 @@ type dozer struct {
 
 func (w *dozer) view(healthy bool) View {
 	v := View{
-		Primary: true, Healthy: healthy, MayDoze: w.mayDoze,
+		Primary: true, Healthy: healthy, NotReady: !w.endpoint, MayDoze: w.mayDoze, // the operator and Services know of it alike
 		HibernationOn: w.on, OwnsHibernation: w.on && w.ours, HibernationBegun: w.operator != untouched,
 		Announced: w.announced,
 		Fenced:    w.fence == ours, Stopped: w.recorded, DozeEnding: w.since || w.recorded,

@@ -33,7 +33,8 @@ func (w *dozer) machineMoves(add dozerAdder) {
 			add(false, "the watch", " brings the newest state: unhealthy", func(w *dozer) { w.see(false) })
 		}
 	} else {
-		add(!w.machine.view.Healthy, "the Cluster's status", " changes", (*dozer).wrote)
+		known := w.machine.view
+		add(!known.Healthy || known.NotReady == w.endpoint, "the Cluster's status", " changes", (*dozer).wrote)
 	}
 	for _, timer := range timersRunning(w.machine) {
 		if timer == TimerHeld && w.lags {

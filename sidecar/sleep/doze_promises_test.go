@@ -110,6 +110,9 @@ func (w *dozer) stepped(before Machine, e Event) {
 	}
 	switch e := e.(type) {
 	case Observed:
+		if before.phase == Awake && m.phase.Attempting() && before.resume == resumeFirst && !before.resumeWaits {
+			w.violate("an attempt is made although the schedules of the last one only wait for the pod to be ready")
+		}
 		if !e.IdleRestarted && before.backoff != none && m.phase != before.phase && (!before.doze || e.Doze) {
 			w.violate("another attempt is made before the wait is over")
 		}

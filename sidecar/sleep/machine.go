@@ -298,7 +298,7 @@ func (s *step) observed(e Observed) {
 			s.doze = false
 			s.enter(ListingBackups, ListBackups)
 		}
-	case s.phase == Awake && e.Blocker == "" && s.backoff == none && s.view.permits(e.Doze):
+	case s.phase == Awake && e.Blocker == "" && s.backoff == none && !s.resumesOnceReady() && s.view.permits(e.Doze):
 		s.doze = e.Doze
 		s.enter(ListingBackups, ListBackups)
 	case (s.phase == Hibernating || s.phase == HibernationOn) && e.InUse && !s.view.Fenced:
@@ -398,6 +398,10 @@ func (s *step) completed(e Completed) {
 		s.advance(e)
 	}
 }
+
+// resumesOnceReady reports whether the schedules of the last attempt are resumed as soon as the pod is ready. A resume
+// that has failed holds up no attempt: suspending would fail alike, which is reported.
+func (m Machine) resumesOnceReady() bool { return m.resume == resumeFirst && !m.resumeWaits }
 
 // mustResume records that schedules may carry our mark.
 func (s *step) mustResume() { s.resume, s.resumeWaits, s.resumeTries = resumeFirst, false, 0 }

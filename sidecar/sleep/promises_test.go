@@ -74,6 +74,9 @@ func (w *world) stepped(before Machine, e Event, reports []Report) {
 	}
 	switch e := e.(type) {
 	case Observed:
+		if before.phase == Awake && m.phase.Attempting() && before.resume == resumeFirst && !before.resumeWaits {
+			w.violate("an attempt is made although the schedules of the last one only wait for the pod to be ready")
+		}
 		w.used = w.used || e.InUse && before.phase == Hibernating
 		if !e.IdleRestarted && before.phase == Awake && before.backoff != none && m.phase != Awake {
 			w.violate("another attempt is made before the wait is over")
