@@ -29,9 +29,9 @@ type platform struct {
 func TestPreviewPlatform(t *testing.T) {
 	whole(t)
 	t.Parallel()
-	size, of, together := 8, 4, 1
-	if soaking {
-		size, together = 40, 4
+	size, of, waves, together := 8, 4, 1, 1
+	if soaking { // in waves, because two cores do not keep forty clusters awake
+		size, waves, together = 40, of, 4
 	}
 	p := &platform{story: begin(t)}
 	p.program, p.selector = p.command(), "platform="+p.namespace
@@ -44,27 +44,47 @@ func TestPreviewPlatform(t *testing.T) {
 		p.namespaces = append(p.namespaces, namespace)
 	}
 	for i := range size {
-		c := kube.NewCluster(p.namespaces[i%of].Name, fmt.Sprintf("preview-%d", i), 1, never)
-		c.Spec.Plugins, c.Annotations, c.Labels = nil, nil, map[string]string{"platform": p.namespace}
+		c := kube.NewCluster(p.namespaces[i*of/size].Name, fmt.Sprintf("preview-%d", i), 1, never)
+		c.Spec.Plugins, c.Annotations = nil, nil
+		c.Labels = map[string]string{"platform": p.namespace, "scale-to-zero": fmt.Sprintf("wave-%d", i*waves/size)}
 		p.clusters = append(p.clusters, c)
 	}
-	for group := range slices.Chunk(p.clusters, together) {
-		p.starts(group...)
+	enrolled := make([]*platform, waves)
+	for i := range enrolled {
+		wave := *p
+		wave.selector += fmt.Sprintf(",scale-to-zero=wave-%d", i)
+		wave.namespaces = p.namespaces[i*of/waves : (i+1)*of/waves]
+		wave.clusters = p.clusters[i*size/waves : (i+1)*size/waves]
+		for group := range slices.Chunk(wave.clusters, together) {
+			p.starts(group...)
+		}
+		wave.enrol()
+		enrolled[i] = &wave
 	}
+	if out := p.do("status", "-o", "jsonpath={.clusters[*].cluster}"); len(strings.Fields(out)) != size {
+		t.Errorf("the status does not have %d clusters:\n%s", size, out)
+	}
+	for _, wave := range enrolled {
+		wave.leave()
+	}
+}
+
+// enrol observes and enables the clusters, until all but the first one sleep.
+func (p *platform) enrol() {
+	p.Helper()
 	p.states("not enrolled", "status", "--all")
 	before := p.pods(false)
-
-	if out := p.do("observe", "--dry-run"); strings.Count(out, "dry run") != size {
-		t.Errorf("the dry run does not name %d clusters:\n%s", size, out)
+	if out := p.do("observe", "--dry-run"); strings.Count(out, "dry run") != len(p.clusters) {
+		p.Errorf("the dry run does not name %d clusters:\n%s", len(p.clusters), out)
 	}
 	if !maps.Equal(before, p.pods(false)) {
-		t.Error("a dry run restarts instances")
+		p.Error("a dry run restarts instances")
 	}
 	p.do("observe", "--at-a-time", "3")
 	observed := p.pods(true)
 	p.states("observed", "status")
-	if out := p.do("report"); strings.Count(out, "preview-") < size {
-		t.Errorf("the report does not have %d clusters:\n%s", size, out)
+	if out := p.do("report"); strings.Count(out, "preview-") < len(p.clusters) {
+		p.Errorf("the report does not have %d clusters:\n%s", len(p.clusters), out)
 	}
 
 	p.do("enable")
@@ -81,12 +101,16 @@ func TestPreviewPlatform(t *testing.T) {
 	}
 	p.must(kube.Get(p.ctx, client.ObjectKeyFromObject(excepted), excepted))
 	if scenario.HibernationOn(excepted) {
-		t.Error("the cluster that is left out was put to sleep")
+		p.Error("the cluster that is left out was put to sleep")
 	}
 	if after := p.uid(excepted); after != observed[client.ObjectKeyFromObject(excepted)] {
-		t.Error("the cluster that is left out has restarted since it was observed")
+		p.Error("the cluster that is left out has restarted since it was observed")
 	}
+}
 
+// leave wakes the clusters, detaches and deletes them.
+func (p *platform) leave() {
+	p.Helper()
 	for _, namespace := range p.namespaces {
 		p.annotate(namespace, scenario.InactivityMinutes, never)
 	}
@@ -96,6 +120,9 @@ func TestPreviewPlatform(t *testing.T) {
 	p.do("detach", "--at-a-time", "3")
 	p.pods(false)
 	p.states("not enrolled", "status", "--all")
+	for _, namespace := range p.namespaces {
+		p.must(deleteNamespace(p.ctx, namespace.Name))
+	}
 }
 
 // run runs the command, which must succeed, and returns what it says.
