@@ -64,6 +64,15 @@ func TestSleep(t *testing.T) {
 				w.obey(5 * time.Second)(annotations)
 			}
 		}, ""},
+		"unreadable": {nil, func(w *world) {
+			w.patched = func(annotations map[string]*string) {
+				if requested(annotations) {
+					w.mutex.Lock()
+					w.lost = 120
+					w.mutex.Unlock()
+				}
+			}
+		}, ""},
 		"announced": {nil, func(w *world) {
 			w.patched = func(annotations map[string]*string) {
 				if !requested(annotations) {

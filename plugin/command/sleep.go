@@ -93,10 +93,14 @@ func (s *sleeper) sleep(ctx context.Context, timeout time.Duration) error {
 		s.say("Sleep is requested.")
 	}
 	err = poll(ctx, timeout, s.look)
-	if errors.Is(err, errTooLong) {
+	switch {
+	case errors.Is(errTooLong, err): // and no more than that
 		return s.late(timeout)
+	case errors.Is(err, errTooLong):
+		return fmt.Errorf("%w (%w)", s.late(timeout), err)
+	default:
+		return err
 	}
-	return err
 }
 
 // ready rejects requests that cannot succeed. A sidecar that does not know the request annotation would treat it as
