@@ -40,6 +40,9 @@ const (
 	exitFound      // doctor has found something wrong
 )
 
+// errInterrupted takes the place of the error of a context that an interrupt has cancelled.
+var errInterrupted = errors.New("interrupted")
+
 // failure is an error with an exit code of its own.
 type failure struct {
 	code int
@@ -89,7 +92,7 @@ func (p *program) run(ctx context.Context, arguments []string, flags *genericcli
 	}
 	text := printable(err.Error())
 	if errors.Is(err, context.Canceled) {
-		text = "interrupted"
+		text = errInterrupted.Error()
 	}
 	_, _ = fmt.Fprintln(p.Err, Name+":", text)
 	known := failure{code: exitFailed}

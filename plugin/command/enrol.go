@@ -1,11 +1,11 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -121,12 +121,13 @@ func (p *program) enrolmentCommand(e enrolment) *cobra.Command {
 				p.say("No Cluster is selected that the command could change.")
 			}
 			answers := []enrolled{}
+			var unwritten error
 			err = a.enrolAll(c.Context(), e, keys, atATime, timeout, dryRun, p.say, func(changed enrolled) {
 				if answers = append(answers, changed); p.printer == nil {
-					e.text(p.Out, &changed, map[bool]string{true: " (dry run)"}[dryRun])
+					unwritten = cmp.Or(unwritten, p.write(nil, e.text(&changed, map[bool]string{true: " (dry run)"}[dryRun])))
 				}
 			})
-			return errors.Join(err, p.write(map[string]any{"clusters": answers}, ""))
+			return errors.Join(err, cmp.Or(unwritten, p.write(map[string]any{"clusters": answers}, "")))
 		},
 	}
 	flags := c.Flags()
@@ -151,6 +152,9 @@ func (a *access) enrolAll(
 		for atATime > 0 && len(restarting) >= atATime {
 			say("Waiting until %s has been restarted: %d of %d clusters are done.", restarting[0], i-len(restarting), len(keys))
 			if err := a.awaitRestart(ctx, e, restarting[0], timeout); err != nil {
+				if ctx.Err() != nil { // which is all that would be said if it were wrapped
+					err = errInterrupted
+				}
 				err = fmt.Errorf("wait for the restart of the Cluster %q in the namespace %q: %w (%d of %d clusters are left as they are)",
 					restarting[0].Name, restarting[0].Namespace, err, len(keys)-i, len(keys))
 				return errors.Join(append(problems, err)...)
@@ -282,8 +286,8 @@ func (a *access) awaitRestart(ctx context.Context, e enrolment, key types.Namesp
 	})
 }
 
-// text writes what has become of a cluster, and what follows.
-func (e enrolment) text(out io.Writer, d *enrolled, how string) {
+// text says what has become of a cluster, and what follows.
+func (e enrolment) text(d *enrolled, how string) string {
 	follows := "Nothing restarts."
 	switch {
 	case e.enabled != "true" && (d.State == clusterstate.Asleep || d.State == clusterstate.AsleepByHand):
@@ -292,5 +296,5 @@ func (e enrolment) text(out io.Writer, d *enrolled, how string) {
 	case d.Restarts:
 		follows = "The operator restarts its instances."
 	}
-	_, _ = fmt.Fprintf(out, "Cluster %s/%s %s%s. %s\n", d.Namespace, d.Cluster, e.done, how, follows)
+	return fmt.Sprintf("Cluster %s/%s %s%s. %s\n", d.Namespace, d.Cluster, e.done, how, follows)
 }

@@ -207,7 +207,7 @@ func TestEnrolment(t *testing.T) {
 // A cluster is begun when the instances of the one before have been restarted, and not at all if they are not.
 func TestEnrolment_restartsOneClusterAfterTheOther(t *testing.T) {
 	t.Parallel()
-	for name, restarts := range map[string]bool{"one-by-one": true, "too-long": false, "repeated": false, "asleep-meanwhile": true} {
+	for name, restarts := range map[string]bool{"one-by-one": true, "too-long": false, "repeated": false, "asleep-meanwhile": true, "interrupted": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(t *testing.T) {
@@ -218,6 +218,8 @@ func TestEnrolment_restartsOneClusterAfterTheOther(t *testing.T) {
 				w := newWorld(t, cluster("blue", begun), pod("blue", "blue-1", time.Hour, true),
 					cluster("orders", unlisted), pod("orders", "orders-1", time.Hour, true))
 				looks := 0
+				ctx, interrupt := context.WithCancel(t.Context())
+				defer interrupt()
 				w.looked = func(w *world, c *cnpgv1.Cluster) {
 					if c.Name != "blue" {
 						return
@@ -225,9 +227,13 @@ func TestEnrolment_restartsOneClusterAfterTheOther(t *testing.T) {
 					if w.plugins("shop", "orders") != archiver.Name {
 						t.Error("the second cluster is begun before the first one has been restarted")
 					}
-					if looks++; looks == 5 && name == "asleep-meanwhile" {
+					looks++
+					switch {
+					case looks == 5 && name == "asleep-meanwhile":
 						w.change("blue", asleep)
 						return
+					case looks == 5 && name == "interrupted":
+						interrupt()
 					}
 					if looks == 5 && restarts {
 						fresh := withdrawing(pod("blue", "blue-1", 0, true))
@@ -240,7 +246,7 @@ func TestEnrolment_restartsOneClusterAfterTheOther(t *testing.T) {
 						}
 					}
 				}
-				golden(t, "enrol-"+name+".txt", w.run(t.Context(), "enable", "-A", "--timeout", "5m"))
+				golden(t, "enrol-"+name+".txt", w.run(ctx, "enable", "-A", "--timeout", "5m"))
 				want := archiver.Name
 				if restarts {
 					want += " " + contract.PluginName

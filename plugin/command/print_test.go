@@ -16,7 +16,7 @@ func TestText_thatCannotBeWrittenIsAFailure(t *testing.T) {
 		t.Skipf("no full device is here: %v", err)
 	}
 	defer func() { _ = full.Close() }()
-	for _, line := range []string{"status", "status -o name", "status -o json", "explain orders", "release orders", "report"} {
+	for _, line := range []string{"status", "status -o name", "status -o json", "explain orders", "release orders", "report", "disable orders"} {
 		w := newWorld(t, cluster("orders"), pod("orders", "orders-1", time.Hour, true))
 		text := w.runInto(t.Context(), full, strings.Fields(line)...)
 		if !strings.HasSuffix(text, "write the answer: write /dev/full: no space left on device\n= 1\n") {
