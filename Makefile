@@ -72,8 +72,8 @@ soak: ## Run the tests of high availability for as long as the documentation say
 
 .PHONY: e2e-matrix
 # Other tests than the main ones write no table.
-e2e-matrix: ## Run the main end-to-end tests on clusters of several versions, made here in turn, and write the table of docs/compatibility.md (MATRIX, MATRIXRUN); hours
-	TABLE='$(if $(filter file,$(origin MATRIXRUN)),docs/compatibility.md)' ./e2e/matrix.sh '$(MATRIXRUN)' $(MATRIX)
+e2e-matrix: ## Run the main end-to-end tests on clusters of several versions, made here in turn, and write the table of docs/reference/compatibility.md (MATRIX, MATRIXRUN); hours
+	TABLE='$(if $(filter file,$(origin MATRIXRUN)),docs/reference/compatibility.md)' ./e2e/matrix.sh '$(MATRIXRUN)' $(MATRIX)
 
 .PHONY: e2e-kind
 e2e-kind: ## Run the main end-to-end tests on a cluster of kind with build/plugin.tar and build/sidecar.tar (KIND_NODE, KIND_OPERATOR)

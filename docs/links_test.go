@@ -19,7 +19,7 @@ var (
 	linked    = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 	forbidden = regexp.MustCompile(`[^\p{L}\p{N}\p{M} _-]`)
 	named     = regexp.MustCompile(`^(?:docs|e2e|manifests|plugin|sidecar|sql)/[A-Za-z0-9._/-]+$`)
-	absolute  = regexp.MustCompile(regexp.QuoteMeta(ours) + `[A-Za-z0-9._/-]+(?:#[a-z0-9_-]+)?`)
+	absolute  = regexp.MustCompile(`https://github\.com/cnpg-i/scale-to-zero/blob/[^/\s]+/([A-Za-z0-9._/-]+)(?:#([a-z0-9_-]+))?`) // of any version
 )
 
 // anchors are what GitHub makes of a page's headings.
@@ -77,29 +77,36 @@ func TestLinks_leadSomewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, url := range absolute.FindAllString(string(rules), -1) {
-		file, anchor, _ := strings.Cut(strings.TrimPrefix(url, ours), "#")
-		check("rules.yaml", file, anchor)
+	for _, url := range absolute.FindAllStringSubmatch(string(rules), -1) {
+		check("rules.yaml", url[1], url[2])
 	}
 	findings, err := os.ReadFile(filepath.Join(root, "plugin/command/findings.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, match := range regexp.MustCompile(`"([a-z-]+\.md)#?([a-z0-9_-]*)"`).FindAllStringSubmatch(string(findings), -1) {
+	for _, match := range regexp.MustCompile(`"([a-z]+/[A-Za-z-]+\.md)#?([a-z0-9_-]*)"`).FindAllStringSubmatch(string(findings), -1) {
 		check("findings.go", "docs/"+match[1], match[2])
 	}
 }
 
-// Every page is on the list of pages.
+// Every page is on the list of pages, and each runbook on that of the alerts.
 func TestIndex_isComplete(t *testing.T) {
 	t.Parallel()
-	index, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, p := range pages(t) {
-		if name, ok := strings.CutPrefix(p.path, "docs/"); ok && name != "README.md" && !strings.Contains(string(index), "]("+name+")") {
-			t.Errorf("docs/README.md does not list %s", name)
+		index := "docs"
+		if path.Dir(p.path) == "docs/runbooks" && path.Base(p.path) != "README.md" {
+			index = "docs/runbooks"
+		}
+		name, ok := strings.CutPrefix(p.path, index+"/")
+		if !ok || name == "README.md" {
+			continue
+		}
+		body, err := os.ReadFile(filepath.Join(root, index, "README.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(body), "]("+name+")") {
+			t.Errorf("%s/README.md does not list %s", index, name)
 		}
 	}
 }

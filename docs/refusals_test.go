@@ -15,7 +15,7 @@ import (
 // The page has every text with which the gateway refuses a client, and every reason of the metric.
 func TestRefusals_areListed(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("client-errors.md")
+	page, err := os.ReadFile("reference/client-errors.md")
 	if err != nil {
 		t.Fatal(err)
 	}

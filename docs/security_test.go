@@ -13,7 +13,7 @@ import (
 // The page on security says for what the sidecar connects as the superuser.
 func TestSecurity_saysWhatTheSuperuserIsFor(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join(root, "docs/security.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs/explanation/security.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestSecurity_saysWhatTheSuperuserIsFor(t *testing.T) {
 			}
 			found++
 			if purpose := purposes[function.Name.Name]; purpose == "" || !strings.Contains(string(page), purpose) {
-				t.Errorf("%s connects as the superuser, and docs/security.md does not say for what (%q)", function.Name.Name, purpose)
+				t.Errorf("%s connects as the superuser, and docs/explanation/security.md does not say for what (%q)", function.Name.Name, purpose)
 			}
 		}
 	}

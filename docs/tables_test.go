@@ -23,10 +23,10 @@ import (
 )
 
 const (
-	configuration   = "docs/configuration.md"
-	troubleshooting = "docs/troubleshooting.md"
-	monitoring      = "docs/monitoring.md"
-	commandLine     = "docs/command-line.md"
+	configuration   = "docs/reference/configuration.md"
+	troubleshooting = "docs/guides/troubleshooting.md"
+	events          = "docs/reference/events.md"
+	commandLine     = "docs/reference/command-line.md"
 )
 
 // annotation is what package contract says of one: its comment, with the constants that it names as their values.
@@ -212,25 +212,23 @@ func TestEvents_areListed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	body, err := os.ReadFile(filepath.Join(root, monitoring))
+	body, err := os.ReadFile(filepath.Join(root, events))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(body), "\n## Events\n")
-	section, _, _ = strings.Cut(section, "\n## ")
 	listed := map[string]bool{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\| ").FindAllStringSubmatch(section, -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\| ").FindAllStringSubmatch(string(body), -1) {
 		listed[row[1]] = true
 		if !reasons[row[1]] {
-			t.Errorf("%s lists the Event %s, which nothing writes", monitoring, row[1])
+			t.Errorf("%s lists the Event %s, which nothing writes", events, row[1])
 		}
 	}
 	for reason := range reasons {
 		if !listed[reason] {
-			t.Errorf("%s does not list the Event %s", monitoring, reason)
+			t.Errorf("%s does not list the Event %s", events, reason)
 		}
-		if marked := strings.Contains(section, "| `"+reason+"` | (warning) "); marked != warnings[reason] {
-			t.Errorf("%s marks the Event %s as a warning: %t, and the code writes it as one: %t", monitoring, reason, marked, warnings[reason])
+		if marked := strings.Contains(string(body), "| `"+reason+"` | (warning) "); marked != warnings[reason] {
+			t.Errorf("%s marks the Event %s as a warning: %t, and the code writes it as one: %t", events, reason, marked, warnings[reason])
 		}
 	}
 }

@@ -58,7 +58,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 			logger.Warn("cannot tell whether another installation runs", "error", err.Error())
 		}
 		if other != "" {
-			return fmt.Errorf("another installation of the plugin runs in namespace %s: a Kubernetes cluster can have one, so remove one of the two (docs/networks.md)", other)
+			return fmt.Errorf("another installation of the plugin runs in namespace %s: a Kubernetes cluster can have one, so remove one of the two (docs/reference/networks.md)", other)
 		}
 	}
 	// What runs goes on while the gateway drains: held clients wait for clusters that the operator wakes with our help.

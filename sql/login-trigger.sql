@@ -15,7 +15,7 @@
 -- spec.postgresql.parameters.
 --
 -- WHAT IT COSTS. A transaction per login, with a transaction id and a commit record of WAL that nobody waits for; logins at
--- the same moment share one. docs/sql.md has the time. A dump holds the trigger, and only a superuser can restore it.
+-- the same moment share one. docs/reference/sql.md has the time. A dump holds the trigger, and only a superuser can restore it.
 --
 -- WHAT IT DOES NOT DO. It is not fired while session_replication_role is replica. It notifies nobody on a standby, while the
 -- queue of notifications is more than 10 % full, and while another login's or any other NOTIFY is being committed: such

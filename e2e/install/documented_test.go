@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	installation, monitoring = "../../docs/install.md", "../../docs/monitoring.md"
+	installation, monitoring = "../../docs/guides/install.md", "../../docs/guides/monitoring.md"
 	// ours is how a page names a directory of this repository.
 	ours = "https://github.com/cnpg-i/scale-to-zero//"
 )

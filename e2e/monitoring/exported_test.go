@@ -2,6 +2,7 @@ package monitoring
 
 import (
 	"flag"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -93,20 +94,52 @@ func pluginPages(t *testing.T) map[string]*family {
 
 // foreign are the metrics of others that the dashboard and the rules use, with their labels: CloudNativePG's, controller-runtime's and
 // what Prometheus records of alerts.
-func foreign() map[string]*family {
+func foreign(t *testing.T) map[string]*family {
+	t.Helper()
 	return map[string]*family{
 		"cnpg_collector_up": {kind: "gauge", labels: map[string]map[string]bool{"cluster": {}}},
 		"controller_runtime_reconcile_errors_total": {kind: "counter", labels: map[string]map[string]bool{
-			"controller": {"backups": true, "rbac": true, "wake": true},
+			"controller": controllers(t),
 		}},
 		"ALERTS": {kind: "gauge", labels: map[string]map[string]bool{"alertname": {}, "alertstate": {"firing": true}}},
+	}
+}
+
+// controllers are the names of the plugin's.
+func controllers(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	err := filepath.WalkDir(root+"/plugin", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".go" {
+			return err
+		}
+		body, err := os.ReadFile(path)
+		for _, match := range regexp.MustCompile(`\.Named\("([a-z-]+)"\)`).FindAllStringSubmatch(string(body), -1) {
+			names[match[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// The alert about reconciliations that fail has every controller of the plugin, and no other: the operator's are in its metrics too.
+func TestReconcileFailing_hasEveryController(t *testing.T) {
+	t.Parallel()
+	names := strings.Join(slices.Sorted(maps.Keys(controllers(t))), "|")
+	for _, alert := range alerts(t) {
+		if alert.Alert == "ScaleToZeroReconcileFailing" && !strings.Contains(alert.Expr.String(), `{controller=~"`+names+`"}`) {
+			t.Errorf("the expression is %s, and the controllers are %s", alert.Expr.String(), names)
+		}
 	}
 }
 
 // available is everything that an expression may name. What is recorded is so of each cluster.
 func available(t *testing.T) map[string]*family {
 	t.Helper()
-	all := foreign()
+	all := foreign(t)
 	for _, program := range []map[string]*family{sidecarPages(t), pluginPages(t)} {
 		for name, f := range program {
 			if all[name] != nil {

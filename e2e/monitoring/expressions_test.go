@@ -38,7 +38,7 @@ func TestNothingIsWrittenAsFluxWritesItsVariables(t *testing.T) {
 // quoted are the expressions of the page.
 func quoted(t *testing.T) []string {
 	t.Helper()
-	body, err := os.ReadFile(page)
+	body, err := os.ReadFile(metricsPage)
 	if err != nil {
 		t.Fatal(err)
 	}

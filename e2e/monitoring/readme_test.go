@@ -4,14 +4,15 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// page has what people read of metrics and alerts.
-const page = root + "/docs/monitoring.md"
+// What people read of metrics and alerts.
+const metricsPage, runbooks = root + "/docs/reference/metrics.md", root + "/docs/runbooks"
 
 // table is what the page says of a program's metrics. A label that all of them have is left out.
 func table(families map[string]*family, without ...string) string {
@@ -28,40 +29,66 @@ func table(families map[string]*family, without ...string) string {
 	return out.String()
 }
 
-// TestThePageListsTheMetrics holds the page's tables against the programs' pages; with -update it writes them.
-func TestThePageListsTheMetrics(t *testing.T) { // it may write the file that others read
-	hold(t, "## Metrics of the sidecars", table(sidecarPages(t), "cluster"))
-	hold(t, "## Metrics of the plugin", table(pluginPages(t)))
+// values is what the page says of the labels with a closed set of values. The reasons of blocked are on a page of their own.
+func values(programs ...map[string]*family) string {
+	out := "| label | values |\n|---|---|\n"
+	var rows []string
+	for _, families := range programs {
+		for name, f := range families {
+			for _, label := range labelsOf(f) {
+				open := []string{"certificate", "cluster", "namespace", "pod", "sidecar_image", "threshold", "version"}
+				if !slices.Contains(open, label) && f.labels[label] != nil && name != "cnpg_scale_to_zero_blocked" {
+					rows = append(rows, fmt.Sprintf("| `%s{%s}` | `%s` |\n", name, label, strings.Join(slices.Sorted(maps.Keys(f.labels[label])), "`, `")))
+				}
+			}
+		}
+	}
+	slices.Sort(rows)
+	return out + strings.Join(rows, "")
 }
 
-// TestThePageListsTheAlerts has every alert in the table and in a section of its own, to which its runbook link leads.
-func TestThePageListsTheAlerts(t *testing.T) { // it may write the file that others read
-	body, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+// TestThePageListsTheMetrics holds the page's tables against the programs' pages; with -update it writes them.
+func TestThePageListsTheMetrics(t *testing.T) { // it may write the file that others read
+	hold(t, metricsPage, "## Metrics of the sidecars", table(sidecarPages(t), "cluster"))
+	hold(t, metricsPage, "## Metrics of the plugin", table(pluginPages(t)))
+	hold(t, metricsPage, "## Values of labels", values(sidecarPages(t), pluginPages(t)))
+}
+
+// TestEveryAlertHasARunbook has every alert in the table of the runbooks, and each runbook say the same four things in the same order.
+func TestEveryAlertHasARunbook(t *testing.T) { // it may write the file that others read
 	want := "| alert | severity | after |\n|---|---|---|\n"
 	for _, alert := range alerts(t) {
 		after := "at once"
 		if alert.For != nil {
 			after = string(*alert.For)
 		}
-		want += fmt.Sprintf("| [`%s`](#%s) | %s | %s |\n", alert.Alert, strings.ToLower(counted(alert)), alert.Labels["severity"], after)
-		if !regexp.MustCompile("(?m)^### " + counted(alert) + "\n\n.+").Match(body) {
-			t.Errorf("%s has no section %q", page, "### "+counted(alert))
+		file := counted(alert) + ".md"
+		want += fmt.Sprintf("| [`%s`](%s) | %s | %s |\n", alert.Alert, file, alert.Labels["severity"], after)
+		body, err := os.ReadFile(filepath.Join(runbooks, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sections := regexp.MustCompile(`(?m)^#+ .+`).FindAllString(string(body), -1)
+		sections = slices.DeleteFunc(sections, func(s string) bool { return s == "## Mitigate" && alert.Labels["severity"] != "critical" })
+		title := []string{"# " + counted(alert), "## Impact", "## Diagnose", "## Fix"}
+		if alert.Labels["severity"] == "critical" {
+			title = slices.Insert(title, 2, "## Mitigate")
+		}
+		if !slices.Equal(sections, title) && alert.Labels["severity"] != "none" {
+			t.Errorf("%s has the sections %q, want %q", file, sections, title)
 		}
 	}
-	hold(t, "## Alerts", want)
+	hold(t, filepath.Join(runbooks, "README.md"), "# Alerts", want)
 }
 
-// hold holds the first table under a heading of the page against what it should be; with -update it writes it.
-func hold(t *testing.T, heading, want string) {
+// hold holds the first table under a heading of a page against what it should be; with -update it writes it.
+func hold(t *testing.T, page, heading, want string) {
 	t.Helper()
 	body, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, section, found := strings.Cut(string(body), "\n"+heading+"\n")
+	before, section, found := strings.Cut("\n"+string(body), "\n"+heading+"\n")
 	at := regexp.MustCompile(`(?m)(^\|.*\n)+`).FindStringIndex(section)
 	if !found || at == nil {
 		t.Fatalf("%s has no table under %q", page, heading)
@@ -70,7 +97,7 @@ func hold(t *testing.T, heading, want string) {
 	case section[at[0]:at[1]] == want:
 	case *update:
 		text := before + "\n" + heading + "\n" + section[:at[0]] + want + section[at[1]:]
-		if err := os.WriteFile(page, []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(page, []byte(text[1:]), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	default:

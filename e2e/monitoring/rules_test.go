@@ -44,7 +44,8 @@ func TestEveryAlertSaysWhatToDo(t *testing.T) {
 				t.Errorf("%s: its %s is no sentence: %q", alert.Alert, key, text)
 			}
 		}
-		if want := "https://github.com/cnpg-i/scale-to-zero/blob/main/docs/monitoring.md#" + strings.ToLower(counted(alert)); alert.Annotations["runbook_url"] != want {
+		version := `^https://github\.com/cnpg-i/scale-to-zero/blob/(main|v\d+\.\d+\.\d+(-[a-z0-9.]+)?)/docs/runbooks/`
+		if want := regexp.MustCompile(version + counted(alert) + `\.md$`); !want.MatchString(alert.Annotations["runbook_url"]) {
 			t.Errorf("%s leads to %q, want %s", alert.Alert, alert.Annotations["runbook_url"], want)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// soaking enables the test of this file, and makes TestPluginDown run for the time that docs/high-availability.md reports: make
+// soaking enables the test of this file, and makes TestPluginDown run for the time that docs/explanation/high-availability.md reports: make
 // soak.
 var soaking = os.Getenv("SOAK") != ""
 

@@ -17,7 +17,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// Every replica of the plugin is lost without notice while clusters sleep, and none comes back. Who does what docs/uninstall.md says has
+// Every replica of the plugin is lost without notice while clusters sleep, and none comes back. Who does what docs/guides/uninstall.md says has
 // clusters that serve without the plugin, with their data and schedules: with the command line or without, and from a doze.
 func TestPluginGoneForGood(t *testing.T) {
 	whole(t)
@@ -90,10 +90,10 @@ func TestPluginGoneForGood(t *testing.T) {
 	}
 }
 
-// documented returns the line of a section of docs/uninstall.md that begins with these words.
+// documented returns the line of a section of docs/guides/uninstall.md that begins with these words.
 func documented(t *testing.T, section, begins string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/uninstall.md")
+	page, err := os.ReadFile("../../docs/guides/uninstall.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func documented(t *testing.T, section, begins string) string {
 	text, _, _ = strings.Cut(text, "\n## ")
 	line := regexp.MustCompile(`(?m)^    (` + regexp.QuoteMeta(begins) + `.*)$`).FindStringSubmatch(text)
 	if line == nil {
-		t.Fatalf("docs/uninstall.md does not say %q under %q", begins, section)
+		t.Fatalf("docs/guides/uninstall.md does not say %q under %q", begins, section)
 	}
 	return line[1]
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// platform is clusters in several Namespaces that one label selects, and what the commands of docs/fleet.md did to them.
+// platform is clusters in several Namespaces that one label selects, and what the commands of docs/guides/fleet.md did to them.
 type platform struct {
 	*story
 	program, selector string
@@ -24,7 +24,7 @@ type platform struct {
 	clusters          []*cnpgv1.Cluster
 }
 
-// A preview platform is enrolled by the commands of docs/fleet.md: observed, reported, enabled, put to sleep by defaults of
+// A preview platform is enrolled by the commands of docs/guides/fleet.md: observed, reported, enabled, put to sleep by defaults of
 // its Namespaces, one cluster left out, and detached. No instance restarts but by the two steps that say so.
 func TestPreviewPlatform(t *testing.T) {
 	whole(t)

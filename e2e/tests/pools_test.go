@@ -73,7 +73,7 @@ const webPassword = "of-the-pools"
 // hikari is where the image of drivers has HikariCP and what it needs.
 const hikari = "/usr/share/java/HikariCP.jar:/usr/share/java/slf4j-api.jar:/usr/share/java/slf4j-simple.jar:/usr/share/java/postgresql.jar"
 
-// pooledCluster starts a cluster with a Pooler and a role as docs/pools.md has them, except that PgBouncer's idle connections are closed
+// pooledCluster starts a cluster with a Pooler and a role as docs/guides/pools.md has them, except that PgBouncer's idle connections are closed
 // after a second instead of a minute.
 func (s *story) pooledCluster() *cnpgv1.Cluster {
 	s.Helper()

@@ -94,10 +94,10 @@ func TestJudge(t *testing.T) {
 	sidecar := func(f *facts) *corev1.Container { return &f.clusters[0].Pods[0].Spec.Containers[1] }
 	silent := func(f *facts) { f.clusters[0].explained.Instances[0].Problem = "it did not answer in time" }
 	plugin := func(f *facts) *corev1.Container { return &f.deployments[0].Spec.Template.Spec.Containers[0] }
-	const raised = "The LimitRange small raises what the sidecars of the Cluster shop/orders request of cpu above 10m (docs/configuration.md#settings-of-the-plugin)."
-	const unready = "No replica of the plugin is ready (docs/high-availability.md#while-the-plugin-is-entirely-down)."
-	const old = "The sidecar of the pod shop/orders-1 has the image sidecar:0, and new pods get sidecar:1 (docs/upgrade.md#replace-sidecars-at-once)."
-	const unled = "The Cluster shop/night sleeps, and no EndpointSlice leads its Service night-rw to the gateway (docs/monitoring.md#scaletozerounrouted)."
+	const raised = "The LimitRange small raises what the sidecars of the Cluster shop/orders request of cpu above 10m (docs/reference/configuration.md#settings-of-the-plugin)."
+	const unready = "No replica of the plugin is ready (docs/explanation/high-availability.md#while-the-plugin-is-entirely-down)."
+	const old = "The sidecar of the pod shop/orders-1 has the image sidecar:0, and new pods get sidecar:1 (docs/guides/upgrade.md#replace-sidecars-at-once)."
+	const unled = "The Cluster shop/night sleeps, and no EndpointSlice leads its Service night-rw to the gateway (docs/runbooks/ScaleToZeroUnrouted.md)."
 	for name, row := range map[string]struct {
 		changes []func(*facts)
 		want    string
@@ -105,45 +105,45 @@ func TestJudge(t *testing.T) {
 		"nothing is wrong while one replica is ready": {nil, "The command finds nothing wrong."},
 		"a replica must be ready":                     {[]func(*facts){func(f *facts) { f.replicas = f.replicas[:1] }}, unready},
 		"replicas that cannot be read may be ready":   {[]func(*facts){func(f *facts) { f.replicas, f.replicasKnown = nil, false }}, "The command finds nothing wrong."},
-		"the plugin must be there":                    {[]func(*facts){func(f *facts) { f.deployments = nil }}, "No Deployment of the plugin exists (docs/install.md)."},
+		"the plugin must be there":                    {[]func(*facts){func(f *facts) { f.deployments = nil }}, "No Deployment of the plugin exists (docs/guides/install.md)."},
 		"clocks may differ by less than a second": {[]func(*facts){func(f *facts) {
 			f.ahead["shop/scale-to-zero-2"] = [2]time.Duration{12900 * time.Millisecond, time.Hour}
-		}}, "The clocks of the API server and of the pod shop/scale-to-zero-2 differ by 12s or more (docs/troubleshooting.md#gateway_unavailable)."},
+		}}, "The clocks of the API server and of the pod shop/scale-to-zero-2 differ by 12s or more (docs/guides/troubleshooting.md#gateway_unavailable)."},
 		"a sidecar corrects its own up to half a minute": {[]func(*facts){func(f *facts) {
 			f.ahead["shop/orders-1"] = [2]time.Duration{-2 * time.Hour, -time.Hour - 31*time.Second}
-		}}, "The clocks of the API server and of the pod shop/orders-1 differ by 31s or more (docs/troubleshooting.md#gateway_unavailable)."},
+		}}, "The clocks of the API server and of the pod shop/orders-1 differ by 31s or more (docs/guides/troubleshooting.md#gateway_unavailable)."},
 		"one that was set meanwhile is not compared":             {[]func(*facts){func(f *facts) { f.ahead["shop/orders-1"] = [2]time.Duration{time.Hour, 0} }}, "The command finds nothing wrong."},
 		"nor is any if the API server's was":                     {[]func(*facts){func(f *facts) { f.ahead[""] = [2]time.Duration{time.Hour, 0} }}, "The command finds nothing wrong."},
-		"annotations must be valid":                              {[]func(*facts){func(f *facts) { f.clusters[0].explained.Problems = []string{`x is "y"`} }}, `An annotation of the Cluster shop/orders is invalid: x is "y" (docs/troubleshooting.md#invalid_annotation).`},
+		"annotations must be valid":                              {[]func(*facts){func(f *facts) { f.clusters[0].explained.Problems = []string{`x is "y"`} }}, `An annotation of the Cluster shop/orders is invalid: x is "y" (docs/guides/troubleshooting.md#invalid_annotation).`},
 		"a sidecar is to be that of new pods":                    {[]func(*facts){func(f *facts) { sidecar(f).Image = "sidecar:0" }}, old},
 		"it is unknown which one new pods get without a setting": {[]func(*facts){func(f *facts) { sidecar(f).Image, f.deployments = "sidecar:0", nil; f.replicasKnown = false }}, "The command finds nothing wrong."},
-		"an instance needs a sidecar":                            {[]func(*facts){func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar (docs/troubleshooting.md#no-reason-is-given)."},
-		"the newest Event says why it has none":                  {[]func(*facts){event("SidecarNotInjected", "newer.", time.Hour), event("SidecarNotInjected", "older.", 2*time.Hour), func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar: newer (docs/troubleshooting.md#no-reason-is-given)."},
-		"a sidecar must answer":                                  {[]func(*facts){silent}, "The sidecar of the pod shop/orders-1 does not answer: it did not answer in time (docs/command-line.md#rights)."},
+		"an instance needs a sidecar":                            {[]func(*facts){func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar (docs/guides/troubleshooting.md#no-reason-is-given)."},
+		"the newest Event says why it has none":                  {[]func(*facts){event("SidecarNotInjected", "newer.", time.Hour), event("SidecarNotInjected", "older.", 2*time.Hour), func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar: newer (docs/guides/troubleshooting.md#no-reason-is-given)."},
+		"a sidecar must answer":                                  {[]func(*facts){silent}, "The sidecar of the pod shop/orders-1 does not answer: it did not answer in time (docs/reference/command-line.md#rights)."},
 		"not while its pod starts":                               {[]func(*facts){silent, func(f *facts) { f.clusters[0].Pods[0].Status.Conditions = nil }}, "The command finds nothing wrong."},
 		"nor while its cluster wakes":                            {[]func(*facts){silent, func(f *facts) { f.clusters[0].explained.State = clusterstate.Waking }}, "The command finds nothing wrong."},
 		"nor without a pod":                                      {[]func(*facts){silent, func(f *facts) { f.clusters[0].Pods = nil }}, "The command finds nothing wrong."},
-		"a sidecar that is missing is not silent as well":        {[]func(*facts){silent, func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar (docs/troubleshooting.md#no-reason-is-given)."},
+		"a sidecar that is missing is not silent as well":        {[]func(*facts){silent, func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar (docs/guides/troubleshooting.md#no-reason-is-given)."},
 		"one that the user may not ask may be well":              {[]func(*facts){func(f *facts) { f.clusters[0].explained.Instances[0].Problem = mayNotAsk }}, "The command finds nothing wrong."},
 		"Services must be able to lead to the gateway": {[]func(*facts){func(f *facts) {
 			f.clusters[0].Cluster.Annotations[contract.AnnotationUnroutableServices] = "x: it is an ExternalName"
-		}}, "The gateway cannot serve Services of the Cluster shop/orders: x: it is an ExternalName (docs/networks.md#services-that-cannot-lead-to-the-gateway)."},
+		}}, "The gateway cannot serve Services of the Cluster shop/orders: x: it is an ExternalName (docs/reference/networks.md#services-that-cannot-lead-to-the-gateway)."},
 		"those of a cluster that sleeps must lead there":       {[]func(*facts){func(f *facts) { f.slices = nil }}, unled},
 		"so must those of one that dozes":                      {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.State = nil, clusterstate.Dozing }}, unled},
 		"those of one that is awake need not":                  {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.State = nil, clusterstate.Awake }}, "The command finds nothing wrong."},
 		"nor those of one that connections do not wake":        {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.Obstacle = nil, "manual" }}, "The command finds nothing wrong."},
 		"slices that cannot be read may be there":              {[]func(*facts){func(f *facts) { f.slices, f.routesKnown = nil, false }}, "The command finds nothing wrong."},
-		"the gateway must reach the instances":                 {[]func(*facts){event("InstanceUnreachable", "Plugin pod x cannot", time.Minute)}, "The gateway has not reached an instance of the Cluster shop/orders: Plugin pod x cannot (docs/troubleshooting.md#gateway_unavailable)."},
+		"the gateway must reach the instances":                 {[]func(*facts){event("InstanceUnreachable", "Plugin pod x cannot", time.Minute)}, "The gateway has not reached an instance of the Cluster shop/orders: Plugin pod x cannot (docs/guides/troubleshooting.md#gateway_unavailable)."},
 		"what it did not reach long ago it may reach now":      {[]func(*facts){event("InstanceUnreachable", "x", time.Hour)}, "The command finds nothing wrong."},
 		"a LimitRange is not to raise requests by its minimum": {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Min: cpu("50m")})}, raised},
 		"nor by its ratio":                                     {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{MaxLimitRequestRatio: cpu("4")})}, raised},
 		"a ratio that the settings keep to is well":            {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{MaxLimitRequestRatio: cpu("10"), Min: cpu("10m"), Max: cpu("100m")})}, "The command finds nothing wrong."},
 		"a Guaranteed pod requests its limit":                  {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Min: cpu("50m")}), func(f *facts) { f.clusters[0].Pods[0].Status.QOSClass = corev1.PodQOSGuaranteed }}, "The command finds nothing wrong."},
-		"a LimitRange is not to refuse the sidecar":            {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")})}, "The LimitRange small refuses the sidecars of the Cluster shop/orders: the maximum of cpu is 99m, and their limit 100m (docs/configuration.md#settings-of-the-plugin)."},
+		"a LimitRange is not to refuse the sidecar":            {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")})}, "The LimitRange small refuses the sidecars of the Cluster shop/orders: the maximum of cpu is 99m, and their limit 100m (docs/reference/configuration.md#settings-of-the-plugin)."},
 		"it may admit a limit that is elsewhere":               {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")}), func(f *facts) { plugin(f).Env[1].ValueFrom = &corev1.EnvVarSource{} }}, "The command finds nothing wrong."},
 		"or in a ConfigMap":                                    {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")}), func(f *facts) { plugin(f).Env, plugin(f).EnvFrom = plugin(f).Env[:1], make([]corev1.EnvFromSource, 1) }}, "The command finds nothing wrong."},
 		"one of another namespace does not matter":             {[]func(*facts){limitRange("team", corev1.LimitRangeItem{Max: cpu("1m")})}, "The command finds nothing wrong."},
-		"CloudNativePG's alert pages":                          {[]func(*facts){rule(pages)}, "The alert CNPGClusterOffline of the PrometheusRule monitoring/rules fires for a cluster that sleeps, and no PrometheusRule has the alert ScaleToZeroAsleep that inhibits it (docs/monitoring.md#other-peoples-alerts)."},
+		"CloudNativePG's alert pages":                          {[]func(*facts){rule(pages)}, "The alert CNPGClusterOffline of the PrometheusRule monitoring/rules fires for a cluster that sleeps, and no PrometheusRule has the alert ScaleToZeroAsleep that inhibits it (docs/guides/monitoring.md#other-peoples-alerts)."},
 		"it does not where it is inhibited":                    {[]func(*facts){rule(pages), rule(inhibits)}, "The command finds nothing wrong."},
 		"several things are named one a line":                  {[]func(*facts){func(f *facts) { f.replicas = nil; sidecar(f).Image = "sidecar:0" }}, unready + "\n" + old},
 	} {
@@ -458,7 +458,7 @@ func TestDoctor_saysWhatItCannotReadAndWhatIsWrong(t *testing.T) {
 		},
 		"a plugin that is not there is found": {
 			func(h *hospital) { h.answers["/apis/apps/v1/deployments?app=scale-to-zero"] = appsv1.DeploymentList{} }, exitFound,
-			"No Deployment of the plugin exists (docs/install.md).",
+			"No Deployment of the plugin exists (docs/guides/install.md).",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

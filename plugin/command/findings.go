@@ -80,27 +80,27 @@ func judge(f facts) []finding {
 	switch {
 	case !f.replicasKnown:
 	case len(f.deployments) == 0:
-		f.find("install.md", "No Deployment of the plugin exists")
+		f.find("guides/install.md", "No Deployment of the plugin exists")
 	case !slices.ContainsFunc(f.replicas, clusterstate.Ready):
-		f.find("high-availability.md#while-the-plugin-is-entirely-down", "No replica of the plugin is ready")
+		f.find("explanation/high-availability.md#while-the-plugin-is-entirely-down", "No replica of the plugin is ready")
 	}
 	f.judgeClocks()
 	for i := range f.clusters {
 		c := &f.clusters[i]
 		for _, problem := range c.explained.Problems {
-			f.find("troubleshooting.md#invalid_annotation", "An annotation of the Cluster %s is invalid: %s", c, problem)
+			f.find("guides/troubleshooting.md#invalid_annotation", "An annotation of the Cluster %s is invalid: %s", c, problem)
 		}
 		f.judgeSidecars(c)
 		f.judgeServices(c)
 		f.judgeLimits(c)
 		if e := f.newest(c, "InstanceUnreachable"); f.now.Sub(e.LastTimestamp.Time) < recently {
-			f.find("troubleshooting.md#gateway_unavailable", "The gateway has not reached an instance of the Cluster %s: %s",
+			f.find("guides/troubleshooting.md#gateway_unavailable", "The gateway has not reached an instance of the Cluster %s: %s",
 				c, e.Message)
 		}
 	}
 	for _, r := range f.rules {
 		if r.have(pages) && !slices.ContainsFunc(f.rules, func(r alertRules) bool { return r.have(inhibits) }) {
-			f.find("monitoring.md#other-peoples-alerts",
+			f.find("guides/monitoring.md#other-peoples-alerts",
 				"The alert %s of the PrometheusRule %s/%s fires for a cluster that sleeps, "+
 					"and no PrometheusRule has the alert %s that inhibits it", pages, r.Namespace, r.Name, inhibits)
 		}
@@ -119,7 +119,7 @@ func (f *facts) judgeClocks() {
 		}
 		apart := max(there[0]-here[1], here[0]-there[1])
 		if known && here[0] <= here[1] && there[0] <= there[1] && apart >= mayDiffer {
-			f.find("troubleshooting.md#gateway_unavailable",
+			f.find("guides/troubleshooting.md#gateway_unavailable",
 				"The clocks of the API server and of the pod %s differ by %s or more", pod, apart.Truncate(time.Second))
 		}
 	}
@@ -134,16 +134,16 @@ func (f *facts) judgeSidecars(c *examined) {
 	for i := range c.Pods {
 		pod, sidecar := c.Cluster.Namespace+"/"+c.Pods[i].Name, named(&c.Pods[i].Spec, container)
 		if sidecar == nil {
-			f.find("troubleshooting.md#no-reason-is-given", "The pod %s has no sidecar%s", pod, why)
+			f.find("guides/troubleshooting.md#no-reason-is-given", "The pod %s has no sidecar%s", pod, why)
 			continue
 		}
 		if image != "" && sidecar.Image != image {
-			f.find("upgrade.md#replace-sidecars-at-once", "The sidecar of the pod %s has the image %s, and new pods get %s",
+			f.find("guides/upgrade.md#replace-sidecars-at-once", "The sidecar of the pod %s has the image %s, and new pods get %s",
 				pod, sidecar.Image, image)
 		}
 		problem := c.explained.problem(c.Pods[i].Name)
 		if problem != "" && problem != mayNotAsk && clusterstate.Ready(c.Pods[i]) && c.asks(c.explained.State) {
-			f.find("command-line.md#rights", "The sidecar of the pod %s does not answer: %s", pod, problem)
+			f.find("reference/command-line.md#rights", "The sidecar of the pod %s does not answer: %s", pod, problem)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func (f *facts) judgeSidecars(c *examined) {
 // judgeServices names those that cannot lead to the gateway, and while the cluster sleeps those that do not.
 func (f *facts) judgeServices(c *examined) {
 	if those := c.Cluster.Annotations[contract.AnnotationUnroutableServices]; those != "" {
-		f.find("networks.md#services-that-cannot-lead-to-the-gateway",
+		f.find("reference/networks.md#services-that-cannot-lead-to-the-gateway",
 			"The gateway cannot serve Services of the Cluster %s: %s", c, those)
 	}
 	sleeps := c.explained.State == clusterstate.Asleep || c.explained.State == clusterstate.Dozing
@@ -163,7 +163,7 @@ func (f *facts) judgeServices(c *examined) {
 			!slices.ContainsFunc(f.slices, func(e discoveryv1.EndpointSlice) bool {
 				return endpointslice.ServiceOf(&e) == s.UID
 			}) {
-			f.find("monitoring.md#scaletozerounrouted",
+			f.find("runbooks/ScaleToZeroUnrouted.md",
 				"The Cluster %s sleeps, and no EndpointSlice leads its Service %s to the gateway", c, s.Name)
 		}
 	}
@@ -180,7 +180,7 @@ var sidecarSettings = []struct {
 
 // judgeLimits names the LimitRanges that refuse the sidecar, or raise what it requests.
 func (f *facts) judgeLimits(c *examined) {
-	const page = "configuration.md#settings-of-the-plugin"
+	const page = "reference/configuration.md#settings-of-the-plugin"
 	for _, s := range sidecarSettings {
 		limit, invalid := resource.ParseQuantity(f.setting(s.limit[0], s.limit[1]))
 		request, alsoInvalid := resource.ParseQuantity(f.setting(s.request[0], s.request[1]))

@@ -1,7 +1,7 @@
 package idle
 
 // Reason says why a cluster is awake, or that it may sleep. The set is closed: it is used in logs, metrics, Events and
-// docs/troubleshooting.md.
+// docs/guides/troubleshooting.md.
 type Reason string
 
 // The reasons. If several apply, the first in this order is reported first.
@@ -55,7 +55,7 @@ const (
 	ReasonIdle                   Reason = "idle"
 )
 
-// reasons has them in the same order, with what docs/troubleshooting.md and the Events say about each.
+// reasons has them in the same order, with what docs/guides/troubleshooting.md and the Events say about each.
 var reasons = []struct {
 	reason      Reason
 	description string
@@ -118,7 +118,7 @@ func Reasons() []Reason {
 	return all
 }
 
-// Description describes the reason for docs/troubleshooting.md and the Events.
+// Description describes the reason for docs/guides/troubleshooting.md and the Events.
 func (r Reason) Description() string {
 	for _, known := range reasons {
 		if known.reason == r {
