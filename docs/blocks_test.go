@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -103,6 +104,42 @@ func TestShell_isUnderstood(t *testing.T) {
 			if out, err := shell.CombinedOutput(); err != nil {
 				t.Errorf("%s: %v: %s\n%s", p.path, err, out, b.text)
 			}
+		}
+	}
+}
+
+// The list of commands has the first line of each block, with the test that runs it or the reason why none does.
+func TestCommands_areListed(t *testing.T) {
+	t.Parallel()
+	const list = "docs/contributing/commands.md"
+	body, err := os.ReadFile(filepath.Join(root, list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]int{}
+	for _, row := range regexp.MustCompile("(?m)^\\| \\[.*\\]\\((.*)\\) \\| `(.*)` \\| ((?:`Test|not run: |the set-up ).*) \\|$").FindAllStringSubmatch(string(body), -1) {
+		listed[path.Join(path.Dir(list), row[1])+": "+strings.ReplaceAll(row[2], `\|`, "|")]++
+	}
+	for _, p := range pages(t) {
+		if p.path != "README.md" && !strings.HasPrefix(p.path, "docs/") {
+			continue
+		}
+		blocks, prose := p.blocks()
+		texts := regexp.MustCompile(`(?m)(?:^ {4,}\S.*\n)+`).FindAllString(prose, -1)
+		for _, b := range blocks {
+			if b.language == "sh" {
+				texts = append(texts, b.text)
+			}
+		}
+		for _, text := range texts {
+			first, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+			first = strings.TrimRight(regexp.MustCompile(`\s+# .*`).ReplaceAllString(first, ""), ` \`)
+			listed[p.path+": "+first]--
+		}
+	}
+	for command, count := range listed {
+		if count != 0 {
+			t.Errorf("%s has %+d too many of %s", list, count, command)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -85,5 +86,50 @@ func TestQuickStart(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in what is printed:\n%s", want, out)
 		}
+	}
+}
+
+// does types what a page says with the cluster's name. What concerns all namespaces is done in the reader's.
+func (r *reader) does(program string, c *cnpgv1.Cluster, documented string) {
+	r.Helper()
+	shell := "kubectl() { if [ \"$1\" = scale_to_zero ]; then shift; " + program + " \"$@\"; else command kubectl \"$@\"; fi; }\n"
+	typed := strings.NewReplacer(
+		"service NAME", "service "+c.Name+"-rw", "NAME", c.Name, "cluster-minimal", c.Name, "wake shop -n shop-42", "wake "+c.Name,
+		"cluster shop -n shop-42", "cluster "+c.Name, " -A ", " ", " -A\n", "\n",
+	).Replace(documented)
+	r.Logf("%s\n%s", typed, r.typed(shell+typed))
+}
+
+// The blocks of commands that docs/contributing/commands.md says are run here work as they are written. Those that change annotations come
+// last, because some keep the cluster awake.
+func TestDocumentedCommands(t *testing.T) {
+	whole(t)
+	t.Parallel()
+	const list = "../../docs/contributing/commands.md"
+	page, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var blocks []string
+	for _, row := range regexp.MustCompile("(?m)^\\| \\[.*\\]\\((.*)\\) \\| `(.*)` \\| `TestDocumentedCommands` \\|$").FindAllStringSubmatch(string(page), -1) {
+		body, err := os.ReadFile(filepath.Join(filepath.Dir(list), row[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		begins := regexp.QuoteMeta(strings.ReplaceAll(row[2], `\|`, "|"))
+		block := regexp.MustCompile(`(?m)^ {4,}` + begins + `.*\n(?: {4,}\S.*\n)*`).FindString(string(body))
+		if block == "" {
+			t.Fatalf("%s has no block that begins with %q", row[1], row[2])
+		}
+		blocks = append(blocks, block)
+	}
+	slices.SortStableFunc(blocks, func(a, b string) int { return strings.Count(a, " annotate ") - strings.Count(b, " annotate ") })
+	s := begin(t)
+	r, program := s.reads(), s.command()
+	c := kube.NewCluster(s.namespace, "documented", 1, never)
+	s.running(c)
+	s.must(kube.Create(s.ctx, scenario.NewScheduledBackup(c, c.Name, "0 0 0 1 1 *")))
+	for _, block := range blocks {
+		r.does(program, c, block)
 	}
 }

@@ -53,12 +53,9 @@ func TestPluginGoneForGood(t *testing.T) {
 		}
 	}
 
-	// What concerns all namespaces is done in this one.
-	shell := "kubectl() { if [ \"$1\" = scale_to_zero ]; then shift; " + program + " \"$@\"; else command kubectl \"$@\"; fi; }\n"
 	do := func(section, command string, c *cnpgv1.Cluster) {
 		s.Helper()
-		line := strings.NewReplacer("NAME", c.Name, " -A ", " ").Replace(documented(t, section, command))
-		t.Logf("%s\n%s", line, r.typed(shell+line))
+		r.does(program, c, documented(t, section, command))
 	}
 	const gone, byHand = "If the plugin is gone already", "Without the command line"
 	do(gone, "kubectl scale_to_zero detach NAME", detached)
