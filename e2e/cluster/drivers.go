@@ -15,7 +15,8 @@ const driversSuite = "trixie"
 
 // drivers are the packages of the clients with which people reach PostgreSQL, beside psql, and of what looks after it from afar.
 var drivers = []string{
-	"python3-psycopg", "python3-psycopg-c", "nodejs", "node-pg", "default-jdk-headless", "libpostgresql-jdbc-java", "libhikaricp-java",
+	"python3-psycopg", "python3-psycopg-c", "python3-psycopg-pool", "python3-sqlalchemy", "python3-django", "python3-asyncpg",
+	"ruby-activerecord", "ruby-pg", "nodejs", "node-pg", "default-jdk-headless", "libpostgresql-jdbc-java", "libhikaricp-java",
 	"postgresql-client-17", "haproxy",
 	"base-files", "bash", "dash", "coreutils", "tzdata",
 }
@@ -26,8 +27,8 @@ var javaSuites = []string{"bookworm", "forky"}
 // javaDriver are the packages of pgjdbc and of what it needs itself.
 var javaDriver = regexp.MustCompile(`^(libpostgresql-jdbc-java|libscram-java|libongres-.*-java|libstringprep-java|libsaslprep-java)_`)
 
-// DriversImage makes, unless the cache has it, an image of clients in other languages than C: psycopg, node-postgres,
-// HikariCP and pgjdbc, the latter also in the versions of other suites, under /opt. It returns its archive and its name.
+// DriversImage makes, unless the cache has it, an image of clients in other languages than C: of Python, Ruby, JavaScript
+// and Java, pgjdbc also in the versions of other suites, under /opt. It returns its archive and its name.
 func (l Layout) DriversImage(ctx context.Context, progress *Progress) (archive, name string, err error) {
 	name = "localhost/drivers:" + driversSuite
 	root, err := l.keyed("drivers", nil, fmt.Sprint(driversSuite, drivers, javaSuites, javaDriver, unneeded, leftOut, rootFiles, rootDirectories, devices))
