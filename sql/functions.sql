@@ -11,8 +11,8 @@
 -- scale_to_zero.status()              what can be seen from inside
 --
 -- As every NOTIFY, a call takes effect when its transaction commits, and not if it is rolled back; equal calls in one
--- transaction are one. PostgreSQL does not keep it for a sidecar that does not listen, so while none listens in this database, as until
--- the cluster is healthy after a wake, keep_awake, release and hibernate fail with SQLSTATE 55000, for the caller to try again. touch only
+-- transaction are one. PostgreSQL does not keep it for a sidecar that does not listen, so while none listens in this database, as for
+-- a moment after a wake, keep_awake, release and hibernate fail with SQLSTATE 55000, for the caller to try again. touch only
 -- warns, because the caller's own session is activity.
 --
 -- Whoever owns the database may install this, and should install a newer version as the same role: it replaces the functions,

@@ -53,7 +53,7 @@ type Sources struct {
 	Instances func(context.Context, types.NamespacedName) ([]corev1.Pod, error)
 	// Unrouted counts the sleeping cluster's Services that are not routed to the wake gateway; nil if that is off.
 	Unrouted func(types.NamespacedName) int
-	// LastBackup returns when the sleeping cluster's last Backup was completed, or the cluster was made, zero if that is
+	// LastBackup returns when the sleeping cluster's last Backup was completed, or the cluster was created, zero if that is
 	// unknown; nil if the wake gateway is off.
 	LastBackup func(types.NamespacedName) time.Time
 	// Wakes are the wake gateway's metrics; nil if that is off.
@@ -109,7 +109,7 @@ func NewFleet(sources Sources) *Fleet {
 			"Whether the operator reports that it cannot reconcile the cluster because it cannot call this plugin, or a call failed; 0 while the cluster is hibernated or dozes."),
 		suspended: describe("suspended_schedules", "ScheduledBackups of the cluster that are suspended because it sleeps."),
 		backup: describe("last_backup_timestamp_seconds",
-			"When the last Backup of the sleeping cluster was completed, or the cluster was made if none was; absent "+
+			"When the last Backup of the sleeping cluster was completed, or the cluster was created if none was; absent "+
 				"while it is awake, while unknown, and where nothing limits the age of Backups."),
 		maxAge: describe("backup_max_age_seconds",
 			"How old that may become, by the annotation backup-max-age or else by the Cluster's retention policy; "+

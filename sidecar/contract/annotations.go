@@ -46,12 +46,12 @@ const (
 	// no instances until it wakes, with [None] they keep them. Default: [None].
 	AnnotationPoolers = Prefix + "poolers"
 	// AnnotationBackupMaxAge is how old the last completed Backup of a sleeping cluster may become, a whole number of
-	// hours or days, at least `1h` and at most `365d`, such as `7d`: then the cluster is woken, and the plugin makes a
+	// hours or days, at least `1h` and at most `365d`, such as `7d`: then the cluster is woken, and the plugin creates a
 	// Backup of the same kind. [None]: it is not woken for that, and no alert compares the age with the retention policy
 	// either. Default: none.
 	AnnotationBackupMaxAge = Prefix + "backup-max-age"
 	// AnnotationSidecarUpdate specifies when a new sidecar reaches the running instances: with [UpdateOnRestart] the
-	// pod that is made next, with [UpdateImmediate] by a rolling update of the operator. Default: the setting
+	// pod that is created next, with [UpdateImmediate] by a rolling update of the operator. Default: the setting
 	// `SIDECAR_UPDATE`.
 	AnnotationSidecarUpdate = Prefix + "sidecar-update"
 	// AnnotationSleepRequested asks for sleep as soon as nothing is in use: the time of the request in RFC 3339, at

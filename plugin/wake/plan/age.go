@@ -17,7 +17,7 @@ import (
 
 // Backups is what a plan needs to know of a cluster's Backups; the zero value if nothing limits their age.
 type Backups struct {
-	// Last is when the last one was completed, or, if none was, when the cluster was made; zero: the Cluster does not say.
+	// Last is when the last one was completed, or, if none was, when the cluster was created; zero: the Cluster does not say.
 	Last, made time.Time
 	// limited says that the annotation or the Cluster's retention policy limits its age.
 	limited bool
@@ -106,7 +106,7 @@ func kindOf(cluster *cnpgv1.Cluster, schedules []cnpgv1.ScheduledBackup) *cnpgv1
 // byMaxAge describes in [Wake.By] a wake for a Backup that the plugin makes; others may follow it.
 const byMaxAge = "backup-max-age"
 
-// last returns when the last Backup was completed, or, if none was, when the cluster was made. Unknown: the Backups, of
+// last returns when the last Backup was completed, or, if none was, when the cluster was created. Unknown: the Backups, of
 // which listed is the newest completed one if they have been listed, tell it.
 func (b Backups) last(listed *Completed) (last time.Time, unknown bool) {
 	switch {

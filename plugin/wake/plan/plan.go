@@ -72,7 +72,7 @@ type Memory struct {
 	took  time.Duration
 	slept bool
 	// completed is the newest completed Backup, listed in this sleep or after it for the next Backup; nil: not listed.
-	// lastBackup is when the last one was completed before this sleep, or the cluster was made; zero: unknown, or awake.
+	// lastBackup is when the last one was completed before this sleep, or the cluster was created; zero: unknown, or awake.
 	completed  *Completed
 	lastBackup time.Time
 	// MadeBackup is the name of the last Backup that was made because of its age. ListBackupsFrom is when the Backups may be
@@ -83,7 +83,7 @@ type Memory struct {
 	Unwritten []Event
 }
 
-// LastBackup is when the sleeping cluster's last Backup was completed, or the cluster was made; zero: unknown or awake.
+// LastBackup is when the sleeping cluster's last Backup was completed, or the cluster was created; zero: unknown or awake.
 func (m Memory) LastBackup() time.Time { return m.lastBackup }
 
 // Deletion is a pod that is to be deleted, and why, which is logged as a warning if Warns is set.
