@@ -91,7 +91,8 @@ func (p *platform) enrol() {
 	excepted := p.clusters[0]
 	p.run("disable", excepted.Name, "-n", excepted.Namespace)
 	for _, namespace := range p.namespaces { // one after the other: two cores do not stop them all at once
-		p.annotate(namespace, scenario.InactivityMinutes, soon)
+		// Not soon: after a sample that failed, ten clusters of two cores would try again every three seconds, and keep the cores busy.
+		p.annotate(namespace, scenario.InactivityMinutes, "0.5")
 		for _, c := range p.clusters[1:] {
 			if c.Namespace == namespace.Name {
 				_, err := kube.AwaitCluster(p.ctx, c, "put to sleep by the default of its Namespace", toHealthy, scenario.HibernationOn)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -117,14 +118,17 @@ func TestJudge(t *testing.T) {
 		"annotations must be valid":                              {[]func(*facts){func(f *facts) { f.clusters[0].explained.Problems = []string{`x is "y"`} }}, `An annotation of the Cluster shop/orders is invalid: x is "y" (docs/guides/troubleshooting.md#invalid_annotation).`},
 		"a sidecar is to be that of new pods":                    {[]func(*facts){func(f *facts) { sidecar(f).Image = "sidecar:0" }}, old},
 		"it is unknown which one new pods get without a setting": {[]func(*facts){func(f *facts) { sidecar(f).Image, f.deployments = "sidecar:0", nil; f.replicasKnown = false }}, "The command finds nothing wrong."},
-		"an instance needs a sidecar":                            {[]func(*facts){func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar (docs/guides/troubleshooting.md#no-reason-is-given)."},
-		"the newest Event says why it has none":                  {[]func(*facts){event("SidecarNotInjected", "newer.", time.Hour), event("SidecarNotInjected", "older.", 2*time.Hour), func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar: newer (docs/guides/troubleshooting.md#no-reason-is-given)."},
-		"a sidecar must answer":                                  {[]func(*facts){silent}, "The sidecar of the pod shop/orders-1 does not answer: it did not answer in time (docs/reference/command-line.md#rights)."},
-		"not while its pod starts":                               {[]func(*facts){silent, func(f *facts) { f.clusters[0].Pods[0].Status.Conditions = nil }}, "The command finds nothing wrong."},
-		"nor while its cluster wakes":                            {[]func(*facts){silent, func(f *facts) { f.clusters[0].explained.State = clusterstate.Waking }}, "The command finds nothing wrong."},
-		"nor without a pod":                                      {[]func(*facts){silent, func(f *facts) { f.clusters[0].Pods = nil }}, "The command finds nothing wrong."},
-		"a sidecar that is missing is not silent as well":        {[]func(*facts){silent, func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar (docs/guides/troubleshooting.md#no-reason-is-given)."},
-		"one that the user may not ask may be well":              {[]func(*facts){func(f *facts) { f.clusters[0].explained.Instances[0].Problem = mayNotAsk }}, "The command finds nothing wrong."},
+		"the operator must reconcile the cluster": {[]func(*facts){func(f *facts) {
+			f.clusters[0].Cluster.Status.Phase, f.clusters[0].Cluster.Status.PhaseReason = cnpgv1.PhaseFailurePlugin, "x"
+		}}, "The operator does not reconcile the Cluster shop/orders: x (docs/runbooks/ScaleToZeroNotReconciled.md)."},
+		"an instance needs a sidecar":                     {[]func(*facts){func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar (docs/guides/troubleshooting.md#no-reason-is-given)."},
+		"the newest Event says why it has none":           {[]func(*facts){event("SidecarNotInjected", "newer.", time.Hour), event("SidecarNotInjected", "older.", 2*time.Hour), func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar: newer (docs/guides/troubleshooting.md#no-reason-is-given)."},
+		"a sidecar must answer":                           {[]func(*facts){silent}, "The sidecar of the pod shop/orders-1 does not answer: it did not answer in time (docs/reference/command-line.md#rights)."},
+		"not while its pod starts":                        {[]func(*facts){silent, func(f *facts) { f.clusters[0].Pods[0].Status.Conditions = nil }}, "The command finds nothing wrong."},
+		"nor while its cluster wakes":                     {[]func(*facts){silent, func(f *facts) { f.clusters[0].explained.State = clusterstate.Waking }}, "The command finds nothing wrong."},
+		"nor without a pod":                               {[]func(*facts){silent, func(f *facts) { f.clusters[0].Pods = nil }}, "The command finds nothing wrong."},
+		"a sidecar that is missing is not silent as well": {[]func(*facts){silent, func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar (docs/guides/troubleshooting.md#no-reason-is-given)."},
+		"one that the user may not ask may be well":       {[]func(*facts){func(f *facts) { f.clusters[0].explained.Instances[0].Problem = mayNotAsk }}, "The command finds nothing wrong."},
 		"Services must be able to lead to the gateway": {[]func(*facts){func(f *facts) {
 			f.clusters[0].Cluster.Annotations[contract.AnnotationUnroutableServices] = "x: it is an ExternalName"
 		}}, "The gateway cannot serve Services of the Cluster shop/orders: x: it is an ExternalName (docs/reference/networks.md#services-that-cannot-lead-to-the-gateway)."},

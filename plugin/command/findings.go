@@ -17,6 +17,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -89,6 +90,9 @@ func judge(f facts) []finding {
 		c := &f.clusters[i]
 		for _, problem := range c.explained.Problems {
 			f.find("guides/troubleshooting.md#invalid_annotation", "An annotation of the Cluster %s is invalid: %s", c, problem)
+		}
+		if plan.BlockedByPlugin(c.Cluster) {
+			f.find("runbooks/ScaleToZeroNotReconciled.md", "The operator does not reconcile the Cluster %s: %s", c, c.Cluster.Status.PhaseReason)
 		}
 		f.judgeSidecars(c)
 		f.judgeServices(c)
