@@ -29,15 +29,17 @@ func table(families map[string]*family, without ...string) string {
 	return out.String()
 }
 
-// values is what the page says of the labels with a closed set of values. The reasons of blocked are on a page of their own.
+// values is what the page says of the labels with a closed set of values. The reasons that keep a
+// cluster awake are on a page of their own.
 func values(programs ...map[string]*family) string {
 	out := "| label | values |\n|---|---|\n"
 	var rows []string
 	for _, families := range programs {
 		for name, f := range families {
 			for _, label := range labelsOf(f) {
-				open := []string{"certificate", "cluster", "namespace", "pod", "sidecar_image", "threshold", "version"}
-				if !slices.Contains(open, label) && f.labels[label] != nil && name != "cnpg_scale_to_zero_blocked" {
+				open := []string{"certificate", "cluster", "method", "namespace", "pod", "sidecar_image", "threshold", "version"}
+				listed := name == "cnpg_scale_to_zero_blocked" || name == "cnpg_scale_to_zero_observed_seconds_total"
+				if !slices.Contains(open, label) && !listed {
 					rows = append(rows, fmt.Sprintf("| `%s{%s}` | `%s` |\n", name, label, strings.Join(slices.Sorted(maps.Keys(f.labels[label])), "`, `")))
 				}
 			}
