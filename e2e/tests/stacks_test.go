@@ -15,7 +15,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// afterACut has how many errors an application gets when its pool's idle connection has been cut, with the defaults of the pool, or
+// afterACut has how many errors an application gets when its pool's idle connections have been cut, with the defaults of the pool, or
 // as the name says. docs/guides/clients.md has the same.
 var afterACut = map[string]string{
 	"pgxpool": "0", "database/sql": "0",
@@ -26,8 +26,9 @@ var afterACut = map[string]string{
 	"node-postgres": "0", "node-postgres that keeps connections": "0",
 }
 
-// Pools and frameworks in five languages connect to a sleeping cluster, each with its defaults, and are answered without an error. With
-// activity=queries their idle connections are terminated for the next sleep, and what follows costs as many errors as the page says.
+// Pools and frameworks in five languages connect to a sleeping cluster, each with its defaults but for its timeouts, and are answered
+// without an error. With activity=queries their idle connections are terminated for the next sleep, and what follows costs as many errors
+// as the page says.
 func TestStacks(t *testing.T) {
 	whole(t)
 	t.Parallel()
