@@ -2,6 +2,7 @@ package policies
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -10,10 +11,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -149,8 +152,13 @@ func TestAnnotationsPolicy(t *testing.T) {
 			t.Errorf("a doze that is too long for the default of 30 minutes: %v", err)
 		}
 		s.must(set(contract.AnnotationInactivityMinutes, "60"))
-		if err := s.written(contract.AnnotationDozeMinutes, "45"); err != nil {
-			t.Errorf("a doze that is short enough for the Namespace's default: %v", err)
+		var refusal error
+		seen := func(context.Context) (bool, error) { // the API server's policies read Namespaces from a cache
+			refusal = s.written(contract.AnnotationDozeMinutes, "45") //nolint:contextcheck // it has the context of the test
+			return refusal == nil, nil
+		}
+		if wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, seen) != nil {
+			t.Errorf("a doze that is short enough for the Namespace's default: %v", refusal)
 		}
 	})
 	t.Run("types", func(t *testing.T) {
