@@ -67,8 +67,9 @@ func TestSleep(t *testing.T) {
 		"unreadable": {nil, func(w *world) {
 			w.patched = func(annotations map[string]*string) {
 				if requested(annotations) {
+					time.Sleep(lookEvery / 2) // between two reads
 					w.mutex.Lock()
-					w.lost = 120
+					w.lost = 119 // every read from here to the timeout
 					w.mutex.Unlock()
 				}
 			}
@@ -171,7 +172,11 @@ func TestSleep(t *testing.T) {
 				if row.prepare != nil {
 					row.prepare(w)
 				}
-				golden(t, "sleep-"+name+".txt", w.run(t.Context(), "sleep", "orders"))
+				arguments := []string{"sleep", "orders"}
+				if name == "unreadable" {
+					arguments = append(arguments, "--timeout", "119500ms") // not when it reads
+				}
+				golden(t, "sleep-"+name+".txt", w.run(t.Context(), arguments...))
 				if left := w.annotations()[contract.AnnotationSleepRequested]; left != row.left {
 					t.Errorf("the annotation is left: %q, want %q", left, row.left)
 				}
