@@ -46,8 +46,8 @@ func dialTCP(ctx context.Context, address string) (net.Conn, error) {
 	return dialer.DialContext(ctx, "tcp", address)
 }
 
-// newWakeGateway makes the gateway and its controller, or returns nil if the settings leave it off. The context must outlive
-// the sessions that are drained when the plugin stops.
+// newWakeGateway makes the gateway and its controller, or returns nil if the settings leave it off. The context must
+// outlive the sessions that are drained when the plugin stops.
 func newWakeGateway(ctx context.Context, c *config.Gateway, to reach, manager ctrl.Manager, recorder record.EventRecorder, logger *slog.Logger) (*wakeGateway, error) {
 	if c == nil {
 		logger.Warn("the wake gateway is off because POD_NAME is not set: only clusters with xata.io/scale-to-zero-wake=manual sleep")
@@ -75,22 +75,28 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, to reach, manager ct
 	prober := &waker.Prober{Sidecars: sidecars}
 	budget := waker.NewBudget(c.WakeSourceBurst, c.WakeBurst, c.WakeRate)
 	backend := &waker.Waker{
-		Informers: reader, APIReader: manager.GetAPIReader(), Client: manager.GetClient(), Notifier: notifier, Stopping: stopping,
-		Probe: prober.AcceptsSessions, Listens: prober.Listens, PasswordSet: sidecars.PasswordSet, Signal: prober.Signal, NodesWait: c.HandoverWait, Sidecars: sidecars, Events: tell, Recorder: recorder,
-		Observer: counts, Logger: logger, Budget: budget, PodSearches: semaphore.NewWeighted(waker.PodSearches), Allowed: c.Allow, Addresses: c.Replica.Addresses, Limit: c.WakeTimeout, Base: ctx,
+		Informers: reader, APIReader: manager.GetAPIReader(), Client: manager.GetClient(), Notifier: notifier,
+		Stopping: stopping,
+		Probe:    prober.AcceptsSessions, Listens: prober.Listens, PasswordSet: sidecars.PasswordSet, Signal: prober.Signal,
+		NodesWait: c.HandoverWait, Sidecars: sidecars, Events: tell, Recorder: recorder,
+		Observer: counts, Logger: logger, Budget: budget, PodSearches: semaphore.NewWeighted(waker.PodSearches),
+		Allowed: c.Allow, Addresses: c.Replica.Addresses, Limit: c.WakeTimeout, Base: ctx,
 	}
 	clients := gateway.New(limits(c), "clusters."+kind.Group, backend, counts, logger)
 	controller := wake.New(wake.Access{
 		Settings: wake.Settings{
-			Replica: c.Replica, HandoverWait: c.HandoverWait, HibernatedBy: c.HibernatedBy, WakeTimeout: c.WakeTimeout, DrainTimeout: c.DrainTimeout,
+			Replica: c.Replica, HandoverWait: c.HandoverWait, HibernatedBy: c.HibernatedBy, WakeTimeout: c.WakeTimeout,
+			DrainTimeout: c.DrainTimeout,
 		},
 		Client: manager.GetClient(), Informers: reader, APIReader: manager.GetAPIReader(), Events: tell, Logger: logger,
 	}, wake.Network{
 		Ports: &ports.Store{
-			Client: manager.GetClient(), APIReader: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports, Named: reader.Naming,
+			Client: manager.GetClient(), APIReader: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports,
+			Named: reader.Naming,
 		},
 		Gateway: clients,
-		Listen:  entry.Listen, Dial: to.dial, Ask: to.ask, Notifier: notifier, Stopping: stopping, Budget: budget, Observer: counts,
+		Listen:  entry.Listen, Dial: to.dial, Ask: to.ask, Notifier: notifier, Stopping: stopping, Budget: budget,
+		Observer: counts,
 	})
 	backend.Stale = controller.Stale
 	if err := controller.SetupWithManager(manager); err != nil {

@@ -40,7 +40,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// queued is how many clusters the operator's hook may enqueue before more are left to the informers, which see them anyway.
+// queued is how many clusters the operator's hook may enqueue before more are left to the informers, which see them
+// anyway.
 const queued = 1024
 
 // serve runs the controllers and the servers until the context ends or one of them fails.
@@ -96,7 +97,8 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	leaving := make(chan struct{})
 	injector := &cnpgi.Lifecycle{
 		Sidecar: cnpgi.Sidecar{
-			Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group, Version: c.Version,
+			Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group,
+			Version:    c.Version,
 			DozeMemory: c.DozeMemory,
 		},
 		AtOnce: c.UpdateAtOnce, SidecarProbes: c.ShortenStartupProbes, LimitRanges: limitRanges, Logger: logger,
@@ -134,13 +136,13 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 
 // readiness is what this replica can do by now.
 type readiness struct {
-	// synced: it can answer the operator, whose calls need no more. leads: what leads clients here stands, as far as that is waited
-	// for; the replica is then ready, and a rollout ends an older one.
+	// synced: it can answer the operator, whose calls need no more. leads: what leads clients here stands, as far as that
+	// is waited for; the replica is then ready, and a rollout ends an older one.
 	synced, leads atomic.Bool
 }
 
-// watchLimitRanges returns what lists the LimitRanges of a namespace. The replica is not ready before it has seen them, so that no
-// call of the operator waits for them.
+// watchLimitRanges returns what lists the LimitRanges of a namespace. The replica is not ready before it has seen them,
+// so that no call of the operator waits for them.
 func watchLimitRanges(ctx context.Context, manager ctrl.Manager) (func(context.Context, string) ([]corev1.LimitRange, error), error) {
 	if _, err := manager.GetCache().GetInformer(ctx, &corev1.LimitRange{}, cache.BlockUntilSynced(false)); err != nil {
 		return nil, fmt.Errorf("watch the LimitRanges: %w", err)
@@ -154,8 +156,8 @@ func watchLimitRanges(ctx context.Context, manager ctrl.Manager) (func(context.C
 	}, nil
 }
 
-// newFleet makes the collector of the clusters' series. Without a gateway no pod is watched, and none is asked for: that would
-// have the informers keep every pod there is.
+// newFleet makes the collector of the clusters' series. Without a gateway no pod is watched, and none is asked for:
+// that would have the informers keep every pod there is.
 func newFleet(sidecars cnpgi.Sidecars, manager ctrl.Manager, woken *wakeGateway) *metrics.Fleet {
 	sources := metrics.Sources{Informers: manager.GetClient(), Now: time.Now, Sidecars: sidecars}
 	if woken != nil {
@@ -220,7 +222,8 @@ func newManager(c config.Config, resource schema.GroupVersion) (ctrl.Manager, er
 		return nil, fmt.Errorf("find the API server: %w", err)
 	}
 	// No limit of our own: when a fleet wakes, or its gateway starts, thousands of requests are due at once, and the API
-	// server shares itself out fairly. The default of 20 a second would make the last of 500 clients wait for half a minute.
+	// server shares itself out fairly. The default of 20 a second would make the last of 500 clients wait for half a
+	// minute.
 	restConfig.QPS = -1
 	kept := fleet.ByObject()
 	kept[&corev1.LimitRange{}] = cache.ByObject{Transform: cache.TransformStripManagedFields()}
@@ -256,9 +259,9 @@ func (o *observer) NotInjected(of metav1.ObjectMeta, why string) {
 	o.recorder.Eventf(cluster, corev1.EventTypeWarning, "SidecarNotInjected", "The sidecar is not injected: %s", why)
 }
 
-// otherInstallation returns the namespace of another installation of which a replica is ready, or "". Two would take each other's
-// EndpointSlices for those of dead replicas, and remove them. It is found by the EndpointSlices of its Service, which have the
-// labels of that.
+// otherInstallation returns the namespace of another installation of which a replica is ready, or "". Two would take
+// each other's EndpointSlices for those of dead replicas, and remove them. It is found by the EndpointSlices of its
+// Service, which have the labels of that.
 func otherInstallation(ctx context.Context, reader client.Reader, own string) (string, error) {
 	var slices discoveryv1.EndpointSliceList
 	if err := reader.List(ctx, &slices, client.MatchingLabels{"app": "scale-to-zero", "cnpg.io/pluginName": contract.PluginName}); err != nil {

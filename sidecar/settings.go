@@ -56,8 +56,10 @@ func readSettings(lookup func(string) string) (settings, error) {
 	}
 	s := settings{
 		identity: kubernetes.Identity{
-			Namespace: required(contract.EnvNamespace), Cluster: required(contract.EnvCluster), Pod: required(contract.EnvPod), PodUID: required(contract.EnvPodUID),
-			Group: optional(contract.EnvCNPGGroup, contract.DefaultCNPGGroup), Version: optional(contract.EnvCNPGVersion, contract.DefaultCNPGVersion),
+			Namespace: required(contract.EnvNamespace), Cluster: required(contract.EnvCluster), Pod: required(contract.EnvPod),
+			PodUID:  required(contract.EnvPodUID),
+			Group:   optional(contract.EnvCNPGGroup, contract.DefaultCNPGGroup),
+			Version: optional(contract.EnvCNPGVersion, contract.DefaultCNPGVersion),
 		},
 		socketDirectory: required(contract.EnvSocketDirectory),
 		marker:          marker{path: lookup(contract.EnvPreStopMarker)},

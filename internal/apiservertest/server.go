@@ -1,4 +1,5 @@
-// Package apiservertest starts an API server with its own etcd for a test, using the program that the end-to-end tests build.
+// Package apiservertest starts an API server with its own etcd for a test, using the program that the end-to-end tests
+// build.
 package apiservertest
 
 import (
@@ -21,8 +22,8 @@ import (
 // patience bounds every wait for the API server; a passing test never reaches it.
 const patience = 3 * time.Minute
 
-// Program returns the path in TEST_KUBERNETES, of a program that contains, among others, the API server and etcd. Without it
-// the test is skipped, or fails if REQUIRE_KUBERNETES is set.
+// Program returns the path in TEST_KUBERNETES, of a program that contains, among others, the API server and etcd.
+// Without it the test is skipped, or fails if REQUIRE_KUBERNETES is set.
 func Program(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("TEST_KUBERNETES")
@@ -38,8 +39,8 @@ func Program(t *testing.T) string {
 	return path
 }
 
-// attempts is how often the API server is started: envtest gives the default namespace five seconds to come, which is too little on
-// a machine that is busy enough.
+// attempts is how often the API server is started: envtest gives the default namespace five seconds to come, which is
+// too little on a machine that is busy enough.
 const attempts = 3
 
 // Start starts an API server with the operator's CRDs of these plural names. It ends with the test.

@@ -1,8 +1,9 @@
-// Package porttest reserves TCP ports for tests that hand a port to a program that opens it later, or that closes and opens it again.
+// Package porttest reserves TCP ports for tests that hand a port to a program that opens it later, or that closes and
+// opens it again.
 //
-// A port that was found free with port 0 may be anybody's as soon as it is closed: the tests of other packages, which run beside,
-// open many sockets. And while it is open, a client of theirs may have the same port at another address of the loopback interface,
-// and is found by who looks for the sockets of a port.
+// A port that was found free with port 0 may be anybody's as soon as it is closed: the tests of other packages, which
+// run beside, open many sockets. And while it is open, a client of theirs may have the same port at another address of
+// the loopback interface, and is found by who looks for the sockets of a port.
 package porttest
 
 import (
@@ -15,12 +16,12 @@ import (
 	"testing"
 )
 
-// lowest and highest are below the ports that the kernel gives to clients, and to listeners that ask for any port; the ports above
-// are left to TestAgainstAnAPIServer, whose gateway listens on them.
+// lowest and highest are below the ports that the kernel gives to clients, and to listeners that ask for any port; the
+// ports above are left to TestAgainstAnAPIServer, whose gateway listens on them.
 const lowest, highest = 10_000, 20_999
 
-// Reserve returns a TCP port of the loopback interface on which nobody listens, and which no other test gets before this one ends,
-// whatever its process: its UDP port, which nothing else uses, stays open until then.
+// Reserve returns a TCP port of the loopback interface on which nobody listens, and which no other test gets before
+// this one ends, whatever its process: its UDP port, which nothing else uses, stays open until then.
 func Reserve(t testing.TB) uint16 {
 	t.Helper()
 	var config net.ListenConfig

@@ -31,8 +31,8 @@ import (
 // user is PostgreSQL's uid in the root filesystems that the harness makes.
 const user = 26
 
-// ours marks the sessions of the harness itself: PostgreSQL shows a session for a moment after the client has closed it, and
-// tests that count sessions must not count these.
+// ours marks the sessions of the harness itself: PostgreSQL shows a session for a moment after the client has closed
+// it, and tests that count sessions must not count these.
 const ours = "application_name=cnpg-instance-manager"
 
 const (
@@ -142,8 +142,8 @@ func makeNull(t *testing.T, root, directory string) {
 	must(t, os.Rename(device, null))
 }
 
-// initialize makes the data directory. initdb takes a second of CPU time and its result is always the same, so the first result
-// is kept beside the root filesystem and copied. Small WAL segments make the copy smaller.
+// initialize makes the data directory. initdb takes a second of CPU time and its result is always the same, so the
+// first result is kept beside the root filesystem and copied. Small WAL segments make the copy smaller.
 func (s *Server) initialize(t *testing.T) {
 	t.Helper()
 	kept, data := s.root+"-initdb", filepath.Join(s.Directory, "data")
@@ -171,7 +171,8 @@ func copyTree(from, to string) error {
 	return nil
 }
 
-// configure writes CloudNativePG's rules (1.30: pkg/postgres/configuration.go), with this process's user instead of the pod's.
+// configure writes CloudNativePG's rules (1.30: pkg/postgres/configuration.go), with this process's user instead of the
+// pod's.
 func (s *Server) configure(t *testing.T, settings []string) {
 	t.Helper()
 	write := func(name, content string) {

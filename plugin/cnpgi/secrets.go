@@ -119,7 +119,8 @@ func issue(last map[string][]byte, dns []string, now time.Time) (map[string][]by
 		}
 	}
 	leaf, err := sign(&x509.Certificate{
-		Subject: pkix.Name{CommonName: dns[0]}, DNSNames: dns, NotAfter: now.Add(certificateLife), KeyUsage: x509.KeyUsageDigitalSignature,
+		Subject: pkix.Name{CommonName: dns[0]}, DNSNames: dns, NotAfter: now.Add(certificateLife),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, authority, now)
 	if err != nil {

@@ -103,8 +103,8 @@ var (
 	textKey = regexp.MustCompile(
 		`^(postInit(Application|Template)?SQL|kubectl\.kubernetes\.io/last-applied-configuration)$`,
 	)
-	// secretText match passwords in text: in conninfo, flags and JSON, in SQL, and in URLs, of which those of HTTP may have
-	// a token as the user's name. A value whose closing quote is missing ends with the text.
+	// secretText match passwords in text: in conninfo, flags and JSON, in SQL, and in URLs, of which those of HTTP may
+	// have a token as the user's name. A value whose closing quote is missing ends with the text.
 	secretText = []*regexp.Regexp{
 		regexp.MustCompile(`(?is)(pass(?:word|wd|phrase)(?:\\?["']?\s*=|\\?["']\s*:)\s*)` +
 			`(?:\\?"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.|'')*'?|\S+)()`),

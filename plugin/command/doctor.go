@@ -197,7 +197,8 @@ func (c *collector) compare(of string, sent time.Time, header string) {
 	c.facts.ahead[of] = [2]time.Duration{least, most}
 }
 
-// list appends a list, and adds it to the archive unless there is no name for it. Without an answer known becomes false.
+// list appends a list, and adds it to the archive unless there is no name for it. Without an answer known becomes
+// false.
 func list[T any](ctx context.Context, c *collector, into *[]T, known *bool, what, uri, name string) {
 	var list struct{ Items []T }
 	body := c.read(ctx, what, uri, "", math.MaxInt64)

@@ -89,7 +89,8 @@ const (
 func (p *program) enrolmentCommand(e enrolment) *cobra.Command {
 	which, dryRun, atATime, timeout := choice{all: true}, false, 1, 10*time.Minute
 	c := &cobra.Command{
-		Use: e.name + " (CLUSTER | -l SELECTOR | -A)", Short: e.short, Long: e.long, ValidArgsFunction: p.complete(choice{all: e.lists}),
+		Use: e.name + " (CLUSTER | -l SELECTOR | -A)", Short: e.short, Long: e.long,
+		ValidArgsFunction: p.complete(choice{all: e.lists}),
 		RunE: func(c *cobra.Command, arguments []string) error {
 			err := which.parse(c)
 			switch {

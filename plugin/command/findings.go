@@ -65,8 +65,9 @@ type alertRules struct {
 
 func (r alertRules) have(alert string) bool { return strings.Contains(string(r.Spec), `"`+alert+`"`) }
 
-// clocksMayDiffer is how far the clocks of the plugin and of the API server may be apart, and sidecarsMayDiffer those of
-// a sidecar, which corrects its own. recently is how old an Event may be if nothing else says whether it still holds.
+// clocksMayDiffer is how far the clocks of the plugin and of the API server may be apart, and sidecarsMayDiffer those
+// of a sidecar, which corrects its own. recently is how old an Event may be if nothing else says whether it still
+// holds.
 const clocksMayDiffer, sidecarsMayDiffer, recently = time.Second, 30*time.Second + 1, 10 * time.Minute
 
 // pages is CloudNativePG's alert that fires while a cluster sleeps; Alertmanager inhibits it while inhibits fires.
@@ -112,8 +113,8 @@ func judge(f facts) []finding {
 	return f.found
 }
 
-// judgeClocks names the pods whose clocks differ from the API server's. A clock that was set meanwhile, so that no value
-// agrees with every answer, is not compared.
+// judgeClocks names the pods whose clocks differ from the API server's. A clock that was set meanwhile, so that no
+// value agrees with every answer, is not compared.
 func (f *facts) judgeClocks() {
 	here, known := f.ahead[""]
 	for _, pod := range slices.Sorted(maps.Keys(f.ahead)) {

@@ -107,7 +107,8 @@ func (p *program) reportCommand() *cobra.Command {
 	var options estimate.Options
 	which, since := choice{all: true}, ""
 	c := &cobra.Command{
-		Use: "report", Short: "Say how clusters would sleep: what the sidecars have counted, or an estimate from a Prometheus",
+		Use:   "report",
+		Short: "Say how clusters would sleep: what the sidecars have counted, or an estimate from a Prometheus",
 		Long: `Say how clusters would sleep. Without --prometheus, the sidecars of the clusters that have the annotation
 xata.io/scale-to-zero-enabled with the value "observe" or "true" have counted it, and how long their wakes took.
 

@@ -62,14 +62,16 @@ type table struct {
 func (p *program) statusCommand() *cobra.Command {
 	which, watch := choice{}, false
 	c := &cobra.Command{
-		Use: "status [CLUSTER | -l SELECTOR]", Short: "List the clusters: what sleeps, since when, and what keeps the others awake",
+		Use:   "status [CLUSTER | -l SELECTOR]",
+		Short: "List the clusters: what sleeps, since when, and what keeps the others awake",
 		Long: `List the clusters: what sleeps, since when, and what keeps the others awake.
 
 SAVED is what the current sleep has saved: the CPU and memory that the PostgreSQL containers request, times the time without
 pods. It is empty for a cluster that a person put to sleep, and for one that requests nothing.
 
 With --watch, it keeps running, and prints a row again when anything but its times has changed.`,
-		ValidArgsFunction: p.complete(choice{}), Annotations: map[string]string{annotationAlso: outputName + " " + outputWide},
+		ValidArgsFunction: p.complete(choice{}),
+		Annotations:       map[string]string{annotationAlso: outputName + " " + outputWide},
 		RunE: func(c *cobra.Command, arguments []string) error {
 			err := which.parse(c)
 			switch {

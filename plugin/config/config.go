@@ -44,7 +44,8 @@ type Config struct {
 	ServerAddress, ServerCert, ServerKey, ClientCert string
 	// SocketDirectory is the operator's plugin directory, for a Unix socket; empty for none.
 	SocketDirectory string
-	// WakeEndpointAddress is the HTTPS address at which programs wake clusters, with the server's certificate; empty: none.
+	// WakeEndpointAddress is the HTTPS address at which programs wake clusters, with the server's certificate; empty:
+	// none.
 	WakeEndpointAddress string
 	// MetricsAddress is the HTTP address of metrics and probes.
 	MetricsAddress string
@@ -169,7 +170,8 @@ func (r *reader) config() Config {
 		ShortenStartupProbes: r.values["SHORTEN_STARTUP_PROBES"] == "true",
 		SocketDirectory:      r.values["PLUGIN_SOCKET_DIR"], MetricsAddress: r.values["METRICS_ADDRESS"],
 		WakeEndpointAddress: r.values["WAKE_ENDPOINT_ADDRESS"],
-		ServerAddress:       r.values["SERVER_ADDRESS"], ServerCert: r.values["SERVER_CERT"], ServerKey: r.values["SERVER_KEY"],
+		ServerAddress:       r.values["SERVER_ADDRESS"], ServerCert: r.values["SERVER_CERT"],
+		ServerKey:  r.values["SERVER_KEY"],
 		ClientCert: r.values["CLIENT_CERT"], Group: r.values["CUSTOM_CNPG_GROUP"], Version: r.values["CUSTOM_CNPG_VERSION"],
 	}
 	if !image.MatchString(c.SidecarImage) {

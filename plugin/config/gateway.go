@@ -30,10 +30,12 @@ func (r *reader) gateway(c Config) *Gateway {
 	g := &Gateway{
 		Ports: r.ports(c), Allow: list(r, "GATEWAY_ALLOW",
 			"it must be ranges of addresses separated by commas, such as 192.0.2.0/24,2001:db8::/32", prefix),
-		WakeTimeout: r.duration("WAKE_TIMEOUT", shortestWake, longestWake), HandoverWait: r.duration("HANDOVER_WAIT", 0, longestHandover),
+		WakeTimeout:  r.duration("WAKE_TIMEOUT", shortestWake, longestWake),
+		HandoverWait: r.duration("HANDOVER_WAIT", 0, longestHandover),
 		DrainTimeout: r.duration("DRAIN_TIMEOUT", 0, longestDrain),
 		Replica: endpointslice.Replica{
-			Pod: r.values["POD_NAME"], Namespace: r.values["POD_NAMESPACE"], UID: types.UID(r.values["POD_UID"]), Node: r.values["NODE_NAME"],
+			Pod: r.values["POD_NAME"], Namespace: r.values["POD_NAMESPACE"], UID: types.UID(r.values["POD_UID"]),
+			Node: r.values["NODE_NAME"],
 		},
 	}
 	if r.values["WAKE_HIBERNATED_BY"] != "" {

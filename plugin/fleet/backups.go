@@ -68,8 +68,8 @@ func (r *backups) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Res
 	return ctrl.Result{}, errors.Join(failures...)
 }
 
-// sidecarResumes reports whether the sidecar of the woken primary will resume them. An invalid annotation is a mistake, not a
-// wish to turn the feature off.
+// sidecarResumes reports whether the sidecar of the woken primary will resume them. An invalid annotation is a mistake,
+// not a wish to turn the feature off.
 func sidecarResumes(cluster *cnpgv1.Cluster) bool {
 	if !plan.Lists(cluster) {
 		return false
@@ -83,9 +83,9 @@ func marked(schedule *cnpgv1.ScheduledBackup) bool {
 	return marked
 }
 
-// resume resumes the schedule and removes the mark in one patch, with the resourceVersion as precondition. If a person resumed
-// it meanwhile, or became an owner of spec.suspend, only the mark is removed. A conflict, for example with another replica, is
-// not an error: the change is reconciled again if the mark is still there.
+// resume resumes the schedule and removes the mark in one patch, with the resourceVersion as precondition. If a person
+// resumed it meanwhile, or became an owner of spec.suspend, only the mark is removed. A conflict, for example with
+// another replica, is not an error: the change is reconciled again if the mark is still there.
 func (r *backups) resume(ctx context.Context, schedule *cnpgv1.ScheduledBackup) error {
 	before := schedule.DeepCopy()
 	delete(schedule.Annotations, contract.AnnotationSuspended)

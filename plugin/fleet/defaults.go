@@ -72,8 +72,9 @@ func setUpDefaults(manager ctrl.Manager, recorder record.EventRecorder) error {
 	return nil
 }
 
-// clusters copies a Namespace's annotations, which are defaults for its Clusters, to an annotation of each that lists the
-// plugin. The sidecar, which may not read Namespaces, reads them there, and contract.Effective says what is in force.
+// clusters copies a Namespace's annotations, which are defaults for its Clusters, to an annotation of each that lists
+// the plugin. The sidecar, which may not read Namespaces, reads them there, and contract.Effective says what is in
+// force.
 type clusters struct {
 	client.Client
 	// live reads what the informers may not know yet: a replica whose informers are late must not undo what others write.
@@ -125,8 +126,8 @@ func (c *clusters) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Re
 	return ctrl.Result{}, nil
 }
 
-// defaultsFor returns the encoded annotations of the Cluster's Namespace, if they are valid; none for a Cluster that does
-// not list the plugin.
+// defaultsFor returns the encoded annotations of the Cluster's Namespace, if they are valid; none for a Cluster that
+// does not list the plugin.
 func defaultsFor(ctx context.Context, reader client.Reader, cluster *cnpgv1.Cluster) (encoded string, valid bool, err error) {
 	if !plan.Lists(cluster) {
 		return "", true, nil

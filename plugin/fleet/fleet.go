@@ -24,8 +24,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// ByObject returns the informers' options: they watch the Roles and RoleBindings of this package, without managedFields,
-// and of Namespaces they keep the annotations of this project.
+// ByObject returns the informers' options: they watch the Roles and RoleBindings of this package, without
+// managedFields, and of Namespaces they keep the annotations of this project.
 func ByObject() map[client.Object]cache.ByObject {
 	ours := labels.SelectorFromSet(labels.Set{contract.LabelManagedBy: contract.ManagedBy})
 	return map[client.Object]cache.ByObject{

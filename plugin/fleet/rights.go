@@ -37,8 +37,8 @@ type rights struct {
 	enqueued <-chan event.GenericEvent
 }
 
-// atOnce is how many clusters are reconciled concurrently: an API server takes about 100 ms to write a Role, because it first
-// checks that the writer holds the granted rights.
+// atOnce is how many clusters are reconciled concurrently: an API server takes about 100 ms to write a Role, because it
+// first checks that the writer holds the granted rights.
 const atOnce = 16
 
 // setUp watches Clusters, the objects made for them, and the clusters that the operator's hook enqueues.
@@ -145,8 +145,8 @@ func (r *rights) create(ctx context.Context, cluster *cnpgv1.Cluster, object cli
 	return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
 }
 
-// accept accepts an object that exists if it has the label of this package, which the informers watch. One that has not grants the
-// sidecars nothing.
+// accept accepts an object that exists if it has the label of this package, which the informers watch. One that has not
+// grants the sidecars nothing.
 func (r *rights) accept(ctx context.Context, cluster *cnpgv1.Cluster, object client.Object) error {
 	kind, err := r.GroupVersionKindFor(object)
 	if err != nil {

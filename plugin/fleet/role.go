@@ -11,8 +11,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// suffix is appended to the cluster's name. The operator gives its Role the name of the Cluster, and none can contain a dot.
-// formerSuffix is that of earlier versions, whose objects are removed.
+// suffix is appended to the cluster's name. The operator gives its Role the name of the Cluster, and none can contain a
+// dot. formerSuffix is that of earlier versions, whose objects are removed.
 const suffix, formerSuffix = ".scale-to-zero", "-scale-to-zero"
 
 // Role permits exactly what the sidecar does. RBAC cannot restrict create by name, nor a list of several objects.
@@ -35,7 +35,8 @@ func Role(cluster *cnpgv1.Cluster, resource schema.GroupVersion) *rbacv1.Role {
 	return role
 }
 
-// podRules permits what the sidecar of a cluster that dozes does to its own pod, the primary's: it changes what the pod requests.
+// podRules permits what the sidecar of a cluster that dozes does to its own pod, the primary's: it changes what the pod
+// requests.
 func podRules(cluster *cnpgv1.Cluster) []rbacv1.PolicyRule {
 	if cluster.Status.CurrentPrimary == "" {
 		return nil // a rule without names would be for all pods

@@ -8,8 +8,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Labels of the per-cluster series. A metric's labels must be sorted by name, so a series' further labels must sort after
-// cluster and namespace.
+// Labels of the per-cluster series. A metric's labels must be sorted by name, so a series' further labels must sort
+// after cluster and namespace.
 const (
 	labelCluster   = "cluster"
 	labelNamespace = "namespace"
@@ -20,8 +20,8 @@ const (
 
 func label(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
 
-// figure is a series of one scrape. A cluster has a dozen, and those of the whole fleet are in memory at once: they share their
-// labels, which the library's own metrics would copy.
+// figure is a series of one scrape. A cluster has a dozen, and those of the whole fleet are in memory at once: they
+// share their labels, which the library's own metrics would copy.
 type figure struct {
 	description *prometheus.Desc
 	kind        prometheus.ValueType

@@ -53,8 +53,8 @@ type Sources struct {
 	Instances func(context.Context, types.NamespacedName) ([]corev1.Pod, error)
 	// Unrouted counts the sleeping cluster's Services that are not routed to the wake gateway; nil if that is off.
 	Unrouted func(types.NamespacedName) int
-	// LastBackup returns when the sleeping cluster's last Backup was completed, or the cluster was created, zero if that is
-	// unknown; nil if the wake gateway is off.
+	// LastBackup returns when the sleeping cluster's last Backup was completed, or the cluster was created, zero if that
+	// is unknown; nil if the wake gateway is off.
 	LastBackup func(types.NamespacedName) time.Time
 	// Wakes are the wake gateway's metrics; nil if that is off.
 	Wakes *Wake
@@ -64,8 +64,8 @@ type Sources struct {
 	Now func() time.Time
 }
 
-// Fleet computes the series of every cluster that lists the plugin anew at each scrape: those of a deleted cluster disappear
-// with it.
+// Fleet computes the series of every cluster that lists the plugin anew at each scrape: those of a deleted cluster
+// disappear with it.
 type Fleet struct {
 	sources      Sources
 	described    fleetDescriptions
@@ -217,8 +217,8 @@ func (f *Fleet) sendWake(send send, cluster *cnpgv1.Cluster) {
 	}
 }
 
-// sendWakes sends the cluster's wakes, starting from zero, because Prometheus does not see the increase of a series that starts
-// at one.
+// sendWakes sends the cluster's wakes, starting from zero, because Prometheus does not see the increase of a series
+// that starts at one.
 func (f *Fleet) sendWakes(send send, cluster types.NamespacedName) {
 	if f.sources.Wakes == nil {
 		return
@@ -280,8 +280,8 @@ func stateOf(cluster *cnpgv1.Cluster, view plan.Cluster) string {
 }
 
 // unreconciled reports whether this plugin blocks the operator's reconciliation of the cluster, according to the phase.
-// Sleeping clusters are excluded: the operator does not update the phase of one that is hibernated, nor of one that dozes,
-// for which this plugin ends each reconciliation before that.
+// Sleeping clusters are excluded: the operator does not update the phase of one that is hibernated, nor of one that
+// dozes, for which this plugin ends each reconciliation before that.
 func unreconciled(cluster *cnpgv1.Cluster, view plan.Cluster) bool {
 	return plan.BlockedByPlugin(cluster) && !view.HibernationOn && !view.Dozing
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// ledger accumulates how long the clusters sleep and doze, and the resources that they do not request while they sleep. A doze counts
-// as no saving, even if it lowers the pod's requests.
+// ledger accumulates how long the clusters sleep and doze, and the resources that they do not request while they sleep.
+// A doze counts as no saving, even if it lowers the pod's requests.
 //
-// It counts from zero what this process has seen. Starting at the age of the current sleep would look better after a restart,
-// but be wrong: Prometheus treats a counter that decreased as reset, and would count that sleep's past twice. For the same
-// reason nothing is guessed: between two scrapes, a cluster slept from the start of its current sleep according to the
-// operator's condition, and a sleep that ended between them counts only up to the first. When a sleep began is a separate
-// gauge.
+// It counts from zero what this process has seen. Starting at the age of the current sleep would look better after a
+// restart, but be wrong: Prometheus treats a counter that decreased as reset, and would count that sleep's past twice.
+// For the same reason nothing is guessed: between two scrapes, a cluster slept from the start of its current sleep
+// according to the operator's condition, and a sleep that ended between them counts only up to the first. When a sleep
+// began is a separate gauge.
 type ledger struct {
 	began    time.Time
 	accounts map[key]*account
@@ -47,8 +47,8 @@ type account struct {
 	awake                     bool // when it was last booked
 }
 
-// book brings the cluster's account up to now. dozing is since when it dozes; zero if it does not. sidecars is what its sidecars
-// request while it is awake.
+// book brings the cluster's account up to now. dozing is since when it dozes; zero if it does not. sidecars is what its
+// sidecars request while it is awake.
 func (l *ledger) book(cluster *cnpgv1.Cluster, dozing time.Time, sidecars plan.Requests, now time.Time) *account {
 	of := key{cluster.UID, types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}}
 	a, known := l.accounts[of]
@@ -100,8 +100,8 @@ func (l *ledger) close() {
 	clear(l.booked)
 }
 
-// asleepSince returns since when the cluster has had no pods. It uses the time of the operator's condition: our annotation is
-// older by the duration of the shutdown, and missing if a person put the cluster to sleep.
+// asleepSince returns since when the cluster has had no pods. It uses the time of the operator's condition: our
+// annotation is older by the duration of the shutdown, and missing if a person put the cluster to sleep.
 func asleepSince(cluster *cnpgv1.Cluster) (time.Time, bool) {
 	condition := meta.FindStatusCondition(cluster.Status.Conditions, contract.ConditionHibernation)
 	if condition == nil || condition.Status != metav1.ConditionTrue || condition.LastTransitionTime.IsZero() {

@@ -1,5 +1,5 @@
-// Package metrics exposes what the plugin does and the state of the clusters: only the plugin can provide the series of a
-// sleeping cluster.
+// Package metrics exposes what the plugin does and the state of the clusters: only the plugin can provide the series of
+// a sleeping cluster.
 package metrics
 
 import (
@@ -35,7 +35,8 @@ func NewInjections(registerer prometheus.Registerer) *Injections {
 // RegisterBuildInfo registers the version of the plugin.
 func RegisterBuildInfo(registerer prometheus.Registerer, version string) {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: prefix + "plugin_build_info", Help: "The version of the plugin.", ConstLabels: prometheus.Labels{"version": version},
+		Name: prefix + "plugin_build_info", Help: "The version of the plugin.",
+		ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
 	registerer.MustRegister(info)

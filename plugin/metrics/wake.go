@@ -33,8 +33,8 @@ var seconds = []float64{0.001, 0.005, 0.025, 0.1, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 
 // wakeSeconds are the buckets of wakes: those from a doze take tenths of a second.
 var wakeSeconds = append([]float64{0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75}, seconds[5:]...)
 
-// NewWake makes the metrics, preset to zero for every label combination. limit is the number of the gateway's ports; the number
-// used is absent until it is known.
+// NewWake makes the metrics, preset to zero for every label combination. limit is the number of the gateway's ports;
+// the number used is absent until it is known.
 func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + name, Help: help})
@@ -45,7 +45,8 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 	w := &Wake{
 		wakes: counter("wakes_total", "Wakes of clusters, by what caused them, depth of the sleep and result.", "trigger", "depth", "result"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: prefix + "wake_duration_seconds", Help: "How long wakes took, from the first client to PostgreSQL accepting sessions, by depth of the sleep.",
+			Name:    prefix + "wake_duration_seconds",
+			Help:    "How long wakes took, from the first client to PostgreSQL accepting sessions, by depth of the sleep.",
 			Buckets: wakeSeconds,
 		}, []string{"depth"}),
 		held:    gauge("held_connections", "Connections of clients that wait for their cluster."),
@@ -54,7 +55,8 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 		ignored: counter("ignored_connections_total", "Connections to sleeping clusters that wake no cluster, by kind.", "reason"),
 		refused: counter("refused_connections_total", "Connections that the gateway did not serve, by reason.", "reason"),
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: prefix + "connection_phase_seconds", Help: "How long the parts of a client's wait took, for clients that got their session.",
+			Name:    prefix + "connection_phase_seconds",
+			Help:    "How long the parts of a client's wait took, for clients that got their session.",
 			Buckets: seconds,
 		}, []string{"phase"}),
 		used:      gauge("gateway_ports_used", "Ports of the gateway that belong to a Service."),
@@ -124,8 +126,8 @@ func (w *Wake) Took(_ gateway.Service, phase gateway.Phase, duration time.Durati
 	w.phases.WithLabelValues(string(phase)).Observe(duration.Seconds())
 }
 
-// clusterWakes counts the wakes of each cluster. The [Fleet] shows two series for each existing cluster, one for successful
-// wakes and one for those that timed out, and removes the counts of other clusters.
+// clusterWakes counts the wakes of each cluster. The [Fleet] shows two series for each existing cluster, one for
+// successful wakes and one for those that timed out, and removes the counts of other clusters.
 type clusterWakes struct {
 	mutex  sync.Mutex
 	counts map[types.NamespacedName]wakeCounts

@@ -82,8 +82,8 @@ func (a *Access) makeBackup(ctx context.Context, seen *snapshot, planned *plan.P
 	return nil
 }
 
-// LastBackup returns when the last Backup of the sleeping cluster was completed, or the cluster was created, by the last
-// reconciliation; zero: that is unknown, or it is awake.
+// LastBackup returns when the last Backup of the sleeping cluster was completed, or the cluster was created, by the
+// last reconciliation; zero: that is unknown, or it is awake.
 func (c *Controller) LastBackup(cluster types.NamespacedName) time.Time {
 	memory := c.memories.Get(cluster)
 	return memory.LastBackup()

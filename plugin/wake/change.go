@@ -24,9 +24,9 @@ func (a *Access) log(ctx context.Context, seen *snapshot, what string, warns boo
 	a.Logger.With("namespace", seen.name.Namespace, "cluster", seen.name.Name).Log(ctx, level, what, more...) //nolint:sloglint // the plan's reasons are constants
 }
 
-// change writes the changes of the Cluster's annotations, unless it has changed, and returns the Events that follow. They are written
-// together, but one that has a first Event, which may be refused for what tenants have written, keeps no other from being made: it
-// waits for the reconciliation to which the others lead.
+// change writes the changes of the Cluster's annotations, unless it has changed, and returns the Events that follow.
+// They are written together, but one that has a first Event, which may be refused for what tenants have written, keeps
+// no other from being made: it waits for the reconciliation to which the others lead.
 func (c *Controller) change(ctx context.Context, seen *snapshot, changes []plan.Change, now time.Time) (follow []plan.Event, failed error) {
 	written := slices.DeleteFunc(slices.Clone(changes), func(change plan.Change) bool { return change.First != nil })
 	if len(written) == 0 {
@@ -69,8 +69,8 @@ func (c *Controller) tell(ctx context.Context, seen *snapshot, all []plan.Event,
 	return unwritten, failed
 }
 
-// deletePods deletes pods if the plan for the Cluster that the API server has says so too: the informers may be late, and an instance
-// that was woken meanwhile must not be deleted.
+// deletePods deletes pods if the plan for the Cluster that the API server has says so too: the informers may be late,
+// and an instance that was woken meanwhile must not be deleted.
 func (c *Controller) deletePods(ctx context.Context, seen *snapshot, pods []plan.Deletion, now time.Time) error {
 	if len(pods) == 0 {
 		return nil

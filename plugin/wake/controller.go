@@ -226,9 +226,11 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 		return plan.State{}, err
 	}
 	state := plan.State{
-		Name: seen.name, UID: seen.cluster.UID, Resource: "clusters." + kind.Group, Cluster: seen.view, Annotations: seen.cluster.Annotations,
-		Primary: seen.cluster.Status.CurrentPrimary, Unroutable: seen.unroutable, HandoverWait: c.Settings.HandoverWait, Adopted: c.Settings.HibernatedBy,
-		Memory: c.memories.Get(seen.name), LedHere: stdslices.ContainsFunc(seen.slices, c.isOwn),
+		Name: seen.name, UID: seen.cluster.UID, Resource: "clusters." + kind.Group, Cluster: seen.view,
+		Annotations: seen.cluster.Annotations,
+		Primary:     seen.cluster.Status.CurrentPrimary, Unroutable: seen.unroutable, HandoverWait: c.Settings.HandoverWait,
+		Adopted: c.Settings.HibernatedBy,
+		Memory:  c.memories.Get(seen.name), LedHere: stdslices.ContainsFunc(seen.slices, c.isOwn),
 	}
 	led := seen.led()
 	for i := range seen.services {
@@ -303,8 +305,9 @@ func (s *snapshot) port(service types.UID) uint16 {
 	return 0
 }
 
-// isTold reports whether the Service's own endpoints say whether PostgreSQL serves. One that publishes addresses that are not ready has
-// them as soon as a pod has an address: then an endpoint of another of the cluster's Services says it.
+// isTold reports whether the Service's own endpoints say whether PostgreSQL serves. One that publishes addresses that
+// are not ready has them as soon as a pod has an address: then an endpoint of another of the cluster's Services says
+// it.
 func (s *snapshot) isTold(service *corev1.Service) bool {
 	if !service.Spec.PublishNotReadyAddresses || endpointslice.PoolerOf(service) != "" {
 		return true

@@ -27,22 +27,23 @@ import (
 )
 
 const (
-	// answersWithin is how long a Service may take to lead here, and an instance to accept a connection from here. The first Service
-	// may take firstWithin, because it waits for kube-proxy besides.
+	// answersWithin is how long a Service may take to lead here, and an instance to accept a connection from here. The
+	// first Service may take firstWithin, because it waits for kube-proxy besides.
 	answersWithin, firstWithin = 3 * time.Second, 6 * time.Second
-	// dialInterval is the pause between test connections, and dialTimeout limits each: kube-proxy chooses among all endpoints at
-	// random. Each that reaches an instance costs it a process.
+	// dialInterval is the pause between test connections, and dialTimeout limits each: kube-proxy chooses among all
+	// endpoints at random. Each that reaches an instance costs it a process.
 	dialInterval, dialTimeout = 50 * time.Millisecond, 300 * time.Millisecond
 	// maxConcurrentTries is how many Services of a cluster are tried at once. If all of that takes longer than the sidecar
 	// waits, 20 s, it withdraws the announcement, and makes another later.
 	maxConcurrentTries = 16
 )
 
-// ErrNotLed means that a Service does not lead to this replica although it has the slice. If the cluster were put to sleep,
-// nobody could wake it.
+// ErrNotLed means that a Service does not lead to this replica although it has the slice. If the cluster were put to
+// sleep, nobody could wake it.
 var ErrNotLed = errors.New("no connection through the Service has arrived")
 
-// errUnreachable means that this replica cannot pass a client on to an instance, as behind a NetworkPolicy that does not admit it.
+// errUnreachable means that this replica cannot pass a client on to an instance, as behind a NetworkPolicy that does
+// not admit it.
 var errUnreachable = errors.New("it accepts no connection from the plugin's pod")
 
 // errNoAddress means that the instances have addresses of a family of which this pod has none.
@@ -120,8 +121,8 @@ func (h *handovers) recordUnreachable(ctx context.Context, seen *snapshot, cause
 	}
 }
 
-// handOver proves that every Service leads here and that the instances can be reached from here, gives the other nodes time, and
-// acknowledges.
+// handOver proves that every Service leads here and that the instances can be reached from here, gives the other nodes
+// time, and acknowledges.
 func (h *handovers) handOver(ctx context.Context, seen *snapshot, announcement string, routes []routed) error {
 	// What is tried first is to show that kube-proxy knows our slices, which a Service with session affinity may not.
 	if at := slices.IndexFunc(routes, func(l routed) bool { return !l.pinned() }); at > 0 {
@@ -173,11 +174,12 @@ func (h *handovers) handOver(ctx context.Context, seen *snapshot, announcement s
 	return h.acknowledge(ctx, seen.name, announcement)
 }
 
-// arrives connects to the Service until a connection of the address's family has arrived, no matter whose. It sends nothing: such
-// a connection wakes no cluster, and PostgreSQL does not log it.
+// arrives connects to the Service until a connection of the address's family has arrived, no matter whose. It sends
+// nothing: such a connection wakes no cluster, and PostgreSQL does not log it.
 //
-// A Service with session affinity may keep leading this pod to an instance for hours, so no connection may ever arrive. For such
-// a Service it is enough that anything answers: the cluster's other Services prove that the node's kube-proxy knows our slices.
+// A Service with session affinity may keep leading this pod to an instance for hours, so no connection may ever arrive.
+// For such a Service it is enough that anything answers: the cluster's other Services prove that the node's kube-proxy
+// knows our slices.
 func (h *handovers) arrives(ctx context.Context, l routed, address netip.AddrPort, within time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, within, ErrNotLed)
 	defer cancel()

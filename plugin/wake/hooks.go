@@ -27,8 +27,9 @@ type hooks struct {
 // backupWakeTimeout bounds the requests to the API server for a Backup, since the operator waits for the answer.
 const backupWakeTimeout = 5 * time.Second
 
-// WakeForBackup wakes the cluster if it dozes, and reports whether its Backup has to wait for that. The operator calls it again as
-// long as the Backup waits or is pending. For a hibernated cluster it does not call: it has marked the Backup as failed before.
+// WakeForBackup wakes the cluster if it dozes, and reports whether its Backup has to wait for that. The operator calls
+// it again as long as the Backup waits or is pending. For a hibernated cluster it does not call: it has marked the
+// Backup as failed before.
 func (h *hooks) WakeForBackup(ctx context.Context, name types.NamespacedName, backup string) (waits bool) {
 	ctx, cancel := context.WithTimeout(ctx, backupWakeTimeout)
 	defer cancel()

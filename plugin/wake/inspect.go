@@ -21,8 +21,9 @@ import (
 // inspectTimeout leaves time of a reconciliation to what does not wait for it.
 const inspectTimeout = lookTakes / 3
 
-// inspect reads the instances' pods that have not ended from the API server, because the informers keep too little of them, and checks
-// on request whether PostgreSQL's port refuses connections. The connections send nothing, so PostgreSQL logs nothing.
+// inspect reads the instances' pods that have not ended from the API server, because the informers keep too little of
+// them, and checks on request whether PostgreSQL's port refuses connections. The connections send nothing, so
+// PostgreSQL logs nothing.
 func (c *Controller) inspect(ctx context.Context, seen *snapshot, dial bool) ([]plan.Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()

@@ -12,7 +12,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/keyed"
 )
 
-// drainDelay is how long a listener stays after its slices are gone, because the kube-proxies of other nodes still lead there.
+// drainDelay is how long a listener stays after its slices are gone, because the kube-proxies of other nodes still lead
+// there.
 const drainDelay = 2 * time.Second
 
 // openPort is an open port of the gateway, for one Service.
@@ -36,8 +37,8 @@ func (d *openPorts) add(cluster types.NamespacedName, service types.UID, opened 
 	open[service] = opened
 }
 
-// close schedules the closing of the ports of Services that are not to be kept, drainDelay after the first call. It returns those
-// to close now, and when to call again.
+// close schedules the closing of the ports of Services that are not to be kept, drainDelay after the first call. It
+// returns those to close now, and when to call again.
 func (d *openPorts) close(of types.NamespacedName, keep []types.UID, now time.Time) (closed []types.UID, next time.Time) {
 	open := d.Get(of)
 	for uid, openPort := range open {
@@ -61,8 +62,8 @@ func (d *openPorts) close(of types.NamespacedName, keep []types.UID, now time.Ti
 	return closed, next
 }
 
-// acceptNotifier is a listener that reports accepted connections, separately for each address family, because a Service may lead
-// here for one family but not the other.
+// acceptNotifier is a listener that reports accepted connections, separately for each address family, because a Service
+// may lead here for one family but not the other.
 type acceptNotifier struct {
 	net.Listener
 	arrived keyed.Notifier[discoveryv1.AddressType]

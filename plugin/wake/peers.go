@@ -21,16 +21,17 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 )
 
-// A node that loses its power stays Ready for Kubernetes until its lease ends, 40 s and more. So the replicas probe each other.
+// A node that loses its power stays Ready for Kubernetes until its lease ends, 40 s and more. So the replicas probe
+// each other.
 const (
 	probeEvery, probeTimeout = time.Second, time.Second
 	// A replica is taken for dead after so many probes in a row without an answer, over so long.
 	deadAfter, silentFor = 3, 3 * time.Second
-	// mostDoublings is how often the wait is doubled for a replica that was taken for dead and answered later: it is slow, or the way
-	// to it is, and each time all that leads to it is removed and made again.
+	// mostDoublings is how often the wait is doubled for a replica that was taken for dead and answered later: it is slow,
+	// or the way to it is, and each time all that leads to it is removed and made again.
 	mostDoublings = 4
-	// yieldFor is how much longer the one with the greater UID waits: when two live that do not reach each other, both would remove
-	// the other's slices at once, and nothing would lead anywhere until they are made again.
+	// yieldFor is how much longer the one with the greater UID waits: when two live that do not reach each other, both
+	// would remove the other's slices at once, and nothing would lead anywhere until they are made again.
 	yieldFor = 2 * time.Second
 )
 
@@ -73,8 +74,8 @@ func (p probes) dead(silence time.Duration, now time.Time) bool {
 	return p.answered && p.failed >= deadAfter && now.Sub(p.since) >= silence
 }
 
-// isSpare reports whether a Service can do without another replica's slice: it is not to lead to the gateway, or it leads here or to
-// its own endpoints too.
+// isSpare reports whether a Service can do without another replica's slice: it is not to lead to the gateway, or it
+// leads here or to its own endpoints too.
 func (r *router) isSpare(seen *snapshot, planned plan.Plan, slice *discoveryv1.EndpointSlice) bool {
 	uid := endpointslice.ServiceOf(slice)
 	if !slices.Contains(planned.Lead, uid) {
@@ -90,8 +91,8 @@ func (r *router) isSpare(seen *snapshot, planned plan.Plan, slice *discoveryv1.E
 	})
 }
 
-// ProbePeers probes the other replicas that clients are led to, every second until the context ends. When one is taken for dead, its
-// clusters are reconciled.
+// ProbePeers probes the other replicas that clients are led to, every second until the context ends. When one is taken
+// for dead, its clusters are reconciled.
 func (p *peers) ProbePeers(ctx context.Context) {
 	known := map[types.UID]probes{}
 	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
@@ -101,8 +102,8 @@ func (p *peers) ProbePeers(ctx context.Context) {
 	}, probeEvery)
 }
 
-// probePeers probes each once, all at the same time, and keeps the results. It probes itself by the same way: a replica that is
-// slow to answer itself, or has had no answer from the API server, judges nobody.
+// probePeers probes each once, all at the same time, and keeps the results. It probes itself by the same way: a replica
+// that is slow to answer itself, or has had no answer from the API server, judges nobody.
 func (p *peers) probePeers(ctx context.Context, known map[types.UID]probes) error {
 	pods, err := p.pods(ctx)
 	if err != nil {
@@ -173,8 +174,9 @@ func (p *peers) askAll(ctx context.Context, pods replicas) map[types.UID]time.Du
 	return answered
 }
 
-// judge condemns the slices of a replica once it is to be taken for dead. One that is made afterwards proves that the replica lives, and
-// stays: of a replica that others do not reach each slice is removed once, and not again before it has answered.
+// judge condemns the slices of a replica once it is to be taken for dead. One that is made afterwards proves that the
+// replica lives, and stays: of a replica that others do not reach each slice is removed once, and not again before it
+// has answered.
 func (p *peers) judge(ctx context.Context, pod *corev1.Pod, of probes) (probes, error) {
 	silence := silentFor << min(of.misjudged, mostDoublings)
 	if p.Settings.Replica.UID > pod.UID {
@@ -199,12 +201,12 @@ func (p *peers) judge(ctx context.Context, pod *corev1.Pod, of probes) (probes, 
 	return of, nil
 }
 
-// staleAfter is how long the API server may be silent before what the informers have is too old to pass a client on by: an
-// instance's address may be another tenant's by then.
+// staleAfter is how long the API server may be silent before what the informers have is too old to pass a client on by:
+// an instance's address may be another tenant's by then.
 const staleAfter = 30 * time.Second
 
-// askAPIServer reads this replica's own pod. That the pod is gone is an answer too, and a refusal is none: who may not read sees
-// nothing any more.
+// askAPIServer reads this replica's own pod. That the pod is gone is an answer too, and a refusal is none: who may not
+// read sees nothing any more.
 func (p *peers) askAPIServer(ctx context.Context) {
 	err := p.APIReader.Get(ctx, client.ObjectKey{Namespace: p.Settings.Replica.Namespace, Name: p.Settings.Replica.Pod}, &corev1.Pod{})
 	if client.IgnoreNotFound(err) != nil {
@@ -214,8 +216,8 @@ func (p *peers) askAPIServer(ctx context.Context) {
 	p.heard.Store(&now)
 }
 
-// Stale reports whether the API server has not answered for so long, or never has, that what is known of the clusters may be wrong. Other
-// replicas then lead the clients.
+// Stale reports whether the API server has not answered for so long, or never has, that what is known of the clusters
+// may be wrong. Other replicas then lead the clients.
 func (p *peers) Stale() bool {
 	at := p.heard.Load()
 	return at == nil || time.Since(*at) > staleAfter

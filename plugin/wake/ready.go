@@ -13,17 +13,18 @@ import (
 )
 
 const (
-	// readyWithin bounds the wait before a replica is ready, after which it is in any case: a rollout of two replicas then ends within
-	// the five minutes that Helm waits for it. Slices of 9,488 clusters take 37 s.
+	// readyWithin bounds the wait before a replica is ready, after which it is in any case: a rollout of two replicas then
+	// ends within the five minutes that Helm waits for it. Slices of 9,488 clusters take 37 s.
 	readyWithin = 2 * time.Minute
 	// readyEvery is how often it is asked whether the replica is ready.
 	readyEvery = 250 * time.Millisecond
 )
 
-// AwaitReady returns when this replica may be called ready, once its informers are in sync. A rollout ends an old replica when a
-// new one is ready. So as long as another one leads clients, this one is ready only when every cluster has passed: its Services'
-// ports are open and its slices made, or tries have failed too often, or there is no port. Where no other replica serves, nobody is
-// relieved, and the operator waits for a plugin: then it is ready at once, as is a container that was started again in its pod.
+// AwaitReady returns when this replica may be called ready, once its informers are in sync. A rollout ends an old
+// replica when a new one is ready. So as long as another one leads clients, this one is ready only when every cluster
+// has passed: its Services' ports are open and its slices made, or tries have failed too often, or there is no port.
+// Where no other replica serves, nobody is relieved, and the operator waits for a plugin: then it is ready at once, as
+// is a container that was started again in its pod.
 func (s *starting) AwaitReady(ctx context.Context) {
 	defer s.firstPass.end()
 	began, left := time.Now(), 0
@@ -76,15 +77,15 @@ func (s *starting) awaited(ctx context.Context, known []types.NamespacedName) (i
 	return 0, nil
 }
 
-// leads reports whether this replica leads clients to itself: while the kubelet says that it serves, and before it says so for the
-// first time, since that waits for the slices.
+// leads reports whether this replica leads clients to itself: while the kubelet says that it serves, and before it says
+// so for the first time, since that waits for the slices.
 func (s *starting) leads(replicas replicas) bool {
 	own, ok := replicas[s.Settings.Replica.UID]
 	return ok && (podReady(own) || neverReady(own) && !s.firstPass.over.Load())
 }
 
-// firstTries is how many reconciliations of a cluster may fail before a replica that starts continues without it: one bad cluster must
-// not stop a rollout. With the waits between them, see [firstRetry], they take ten seconds.
+// firstTries is how many reconciliations of a cluster may fail before a replica that starts continues without it: one
+// bad cluster must not stop a rollout. With the waits between them, see [firstRetry], they take ten seconds.
 const firstTries = 12
 
 // starting says whether a replica that starts is ready.
@@ -100,15 +101,16 @@ func (s *starting) passed(cluster types.NamespacedName, err error) {
 	}
 }
 
-// firstPass are the first reconciliations after the start: once each cluster has had its own, what leads clients to this replica
-// stands.
+// firstPass are the first reconciliations after the start: once each cluster has had its own, what leads clients to
+// this replica stands.
 type firstPass struct {
 	over atomic.Bool
 	// spent is how many tries a cluster has used: firstTries once it has passed, or is waited for no longer.
 	spent keyed.Map[types.NamespacedName, int]
 }
 
-// note remembers how a reconciliation of a cluster ended. It reports whether that was the last failure that is waited for.
+// note remembers how a reconciliation of a cluster ended. It reports whether that was the last failure that is waited
+// for.
 func (p *firstPass) note(cluster types.NamespacedName, err error) (givenUp bool) {
 	p.spent.Change(cluster, func(tries *int) bool {
 		switch {

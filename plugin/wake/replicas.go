@@ -11,12 +11,12 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
-// unreadyFor is how long a replica must be unready, and how old a slice of an unknown pod must be, before the other replicas
-// remove the slices. So a brief failure or a late informer does not matter.
+// unreadyFor is how long a replica must be unready, and how old a slice of an unknown pod must be, before the other
+// replicas remove the slices. So a brief failure or a late informer does not matter.
 const unreadyFor = 3 * time.Second
 
-// startsWithin is how long the other replicas keep the slices of a replica that is starting, which is ready only once it has them: a
-// minute more than it waits for that, until its informers are in sync.
+// startsWithin is how long the other replicas keep the slices of a replica that is starting, which is ready only once
+// it has them: a minute more than it waits for that, until its informers are in sync.
 const startsWithin = readyWithin + time.Minute
 
 // replicas are the pods of the plugin's namespace by UID, which include the gateways'.
@@ -50,8 +50,8 @@ func readyCondition(pod *corev1.Pod) *corev1.PodCondition {
 	return nil
 }
 
-// neverReady reports whether the pod has not been ready since it was started: then the kubelet's answer is as old as the pod. Times
-// are whole seconds, and the kubelet reads the clock for each.
+// neverReady reports whether the pod has not been ready since it was started: then the kubelet's answer is as old as
+// the pod. Times are whole seconds, and the kubelet reads the clock for each.
 func neverReady(pod *corev1.Pod) bool {
 	condition, started := readyCondition(pod), pod.Status.StartTime
 	switch {
@@ -64,8 +64,8 @@ func neverReady(pod *corev1.Pod) bool {
 	}
 }
 
-// startsUntil is how long a pod that has not been ready yet is given, from when its last container was started; zero: it is not
-// starting, since none runs, it has been ready before, or it is being deleted.
+// startsUntil is how long a pod that has not been ready yet is given, from when its last container was started; zero:
+// it is not starting, since none runs, it has been ready before, or it is being deleted.
 func startsUntil(pod *corev1.Pod) time.Time {
 	var until time.Time
 	if !neverReady(pod) || pod.DeletionTimestamp != nil {
@@ -81,8 +81,8 @@ func startsUntil(pod *corev1.Pod) time.Time {
 	return until
 }
 
-// dead reports whether the replica of a slice no longer serves. If it does, dead returns when to ask again; zero: only when
-// something changes.
+// dead reports whether the replica of a slice no longer serves. If it does, dead returns when to ask again; zero: only
+// when something changes.
 func (r replicas) dead(slice *discoveryv1.EndpointSlice, now time.Time) (bool, time.Time) {
 	pod, ok := r[endpointslice.ReplicaOf(slice)]
 	since := slice.CreationTimestamp.Time

@@ -42,12 +42,14 @@ type routed struct {
 	wanted   []discoveryv1.EndpointSlice
 }
 
-// unallocatedFor is the retry interval for a cluster with a Service that got no port. Any change to it also triggers a retry.
+// unallocatedFor is the retry interval for a cluster with a Service that got no port. Any change to it also triggers a
+// retry.
 const unallocatedFor = time.Minute
 
-// lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are routed; while this
-// replica does not serve, none is, and none whose family of addresses this replica has not. A Service for which that fails keeps no
-// other from being led. unallocated says for which there is no port, or no file descriptor.
+// lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are
+// routed; while this replica does not serve, none is, and none whose family of addresses this replica has not. A
+// Service for which that fails keeps no other from being led. unallocated says for which there is no port, or no file
+// descriptor.
 func (r *router) lead(ctx context.Context, seen *snapshot, planned plan.Plan, leads bool, again *requeue) (routes []routed, unallocated, failed error) {
 	var services []*corev1.Service
 	for i := range seen.services {
@@ -85,8 +87,9 @@ func (r *router) lead(ctx context.Context, seen *snapshot, planned plan.Plan, le
 	return routes, unallocated, failed
 }
 
-// noteUnallocated says once of a cluster that there is no port, or no file descriptor, for a Service of it. That is not retried at
-// once, and must not hold up other clusters. A cluster that was to sleep stays awake, and one that sleeps can be woken by hand.
+// noteUnallocated says once of a cluster that there is no port, or no file descriptor, for a Service of it. That is not
+// retried at once, and must not hold up other clusters. A cluster that was to sleep stays awake, and one that sleeps
+// can be woken by hand.
 func (r *router) noteUnallocated(cluster types.NamespacedName, err error, again *requeue) {
 	if err == nil {
 		r.unallocated.Delete(cluster)
@@ -110,8 +113,8 @@ func (a *Access) isOwn(slice discoveryv1.EndpointSlice) bool {
 	return endpointslice.IsOurs(&slice) && endpointslice.ReplicaOf(&slice) == a.Settings.Replica.UID
 }
 
-// openListeners opens the listeners of those Services that have none yet. unallocated is about those for which there is no port, or no
-// file descriptor.
+// openListeners opens the listeners of those Services that have none yet. unallocated is about those for which there is
+// no port, or no file descriptor.
 func (r *router) openListeners(ctx context.Context, seen *snapshot, services []*corev1.Service, now time.Time) (unallocated, failed error) {
 	var owners []ports.Request
 	for _, service := range services {
@@ -193,8 +196,9 @@ func (r *router) ensureSlice(ctx context.Context, seen *snapshot, want *discover
 	return nil
 }
 
-// reduce removes what is not planned: this replica's slices and then, a moment later, its ports; and what others must not leave. A slice whose
-// port another Service has leads clients into another's database: it goes, even if none takes its place.
+// reduce removes what is not planned: this replica's slices and then, a moment later, its ports; and what others must
+// not leave. A slice whose port another Service has leads clients into another's database: it goes, even if none takes
+// its place.
 func (r *router) reduce(ctx context.Context, seen *snapshot, planned plan.Plan, routes []routed, again *requeue) error {
 	wanted, led := map[string]bool{}, map[types.UID]bool{}
 	for _, l := range routes {
@@ -240,8 +244,8 @@ func (r *router) reduce(ctx context.Context, seen *snapshot, planned plan.Plan, 
 	return nil
 }
 
-// unwantedFor is how long no plan must have wanted a slice before any replica removes it, also one that another replica made: the replica that did removes
-// it at once, unless it cannot, or does not see why.
+// unwantedFor is how long no plan must have wanted a slice before any replica removes it, also one that another replica
+// made: the replica that did removes it at once, unless it cannot, or does not see why.
 const unwantedFor = 30 * time.Second
 
 // condemned is another replica's slice that is to go if its Service can do without it.
@@ -278,7 +282,8 @@ func (r *router) mayGo(ctx context.Context, seen *snapshot, planned plan.Plan, s
 	return r.isCurrent(ctx, seen)
 }
 
-// isCurrent reports whether the API server has the Cluster that was read: a replica whose own informers are late must not judge others.
+// isCurrent reports whether the API server has the Cluster that was read: a replica whose own informers are late must
+// not judge others.
 func (r *router) isCurrent(ctx context.Context, seen *snapshot) (bool, error) {
 	var live cnpgv1.Cluster
 	err := r.APIReader.Get(ctx, seen.name, &live)

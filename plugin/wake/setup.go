@@ -28,15 +28,16 @@ const atOnce = 16
 // lookTakes limits one reconciliation, because the plugin waits for running ones when it stops.
 const lookTakes = 10 * time.Second
 
-// firstRetry and lastRetry limit the backoff after a failed reconciliation: a cluster must not lack its slices much longer than
-// the cause lasts. controller-runtime's default maximum is a quarter of an hour.
+// firstRetry and lastRetry limit the backoff after a failed reconciliation: a cluster must not lack its slices much
+// longer than the cause lasts. controller-runtime's default maximum is a quarter of an hour.
 const firstRetry, lastRetry = 5 * time.Millisecond, 10 * time.Second
 
 func retries() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
 }
 
-// SetupWithManager watches Clusters, their Services, slices, pods and other objects, the nodes, and the plugin's own pods.
+// SetupWithManager watches Clusters, their Services, slices, pods and other objects, the nodes, and the plugin's own
+// pods.
 func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 	made := ctrl.NewControllerManagedBy(manager).Named("wake")
 	kinds := append(c.Informers.Kinds(), &corev1.Service{}, &discoveryv1.EndpointSlice{}, &cnpgv1.ScheduledBackup{})
@@ -86,8 +87,8 @@ func (c *Controller) ofCluster(ctx context.Context, o client.Object) []reconcile
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// podHandler notifies waiters about a cluster's pods, on which no plan depends. When a replica starts, becomes ready or unready,
-// is deleted or no longer answers, it requests reconciliation of the clusters to which the replica matters.
+// podHandler notifies waiters about a cluster's pods, on which no plan depends. When a replica starts, becomes ready or
+// unready, is deleted or no longer answers, it requests reconciliation of the clusters to which the replica matters.
 func (c *Controller) podHandler() handler.EventHandler {
 	one := func(ctx context.Context, o client.Object, q queue) {
 		c.ofCluster(ctx, o)
@@ -108,8 +109,8 @@ func (c *Controller) podHandler() handler.EventHandler {
 	}
 }
 
-// replicaChanged requests reconciliation of every cluster if the pod is this replica's own, otherwise of the clusters whose
-// clients are routed to it.
+// replicaChanged requests reconciliation of every cluster if the pod is this replica's own, otherwise of the clusters
+// whose clients are routed to it.
 func (c *Controller) replicaChanged(ctx context.Context, pod client.Object, q queue) {
 	if pod.GetNamespace() != c.Settings.Replica.Namespace {
 		return

@@ -19,8 +19,8 @@ import (
 // sweepEvery is how often ports are checked for Services that are gone.
 const sweepEvery = time.Minute
 
-// Sweep frees the ports of Services that are gone, every minute until the context ends. It passes used the number of ports of
-// existing Services.
+// Sweep frees the ports of Services that are gone, every minute until the context ends. It passes used the number of
+// ports of existing Services.
 func (r *router) Sweep(ctx context.Context, used func(int)) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		count, err := r.sweep(ctx)
@@ -32,7 +32,8 @@ func (r *router) Sweep(ctx context.Context, used func(int)) {
 	}, sweepEvery)
 }
 
-// sweep frees the ports of Services that neither the informers nor the API server know, and removes slices of no cluster.
+// sweep frees the ports of Services that neither the informers nor the API server know, and removes slices of no
+// cluster.
 func (r *router) sweep(ctx context.Context) (int, error) {
 	if err := r.removeStray(ctx); err != nil {
 		return 0, err
@@ -67,8 +68,8 @@ func (r *router) sweep(ctx context.Context) (int, error) {
 	return len(owners) - len(gone), nil
 }
 
-// removeStray removes slices of ours that name no cluster, because they were made so or have lost the label: no reconciliation sees them, and
-// each would keep a port from being given. It forgets the condemned ones that are gone.
+// removeStray removes slices of ours that name no cluster, because they were made so or have lost the label: no
+// reconciliation sees them, and each would keep a port from being given. It forgets the condemned ones that are gone.
 func (r *router) removeStray(ctx context.Context) error {
 	gone := sets.New(r.condemned.Keys()...)
 	all, err := r.Informers.OurSlices(ctx)
@@ -90,8 +91,8 @@ func (r *router) removeStray(ctx context.Context) error {
 	return nil
 }
 
-// isGone asks the API server, because the informers may be late, or skip a Service that lost its label. An owner that cannot be
-// parsed is never gone.
+// isGone asks the API server, because the informers may be late, or skip a Service that lost its label. An owner that
+// cannot be parsed is never gone.
 func (r *router) isGone(ctx context.Context, owner ports.Owner) (bool, error) {
 	if owner.Namespace == "" || owner.Name == "" {
 		return false, nil

@@ -31,8 +31,8 @@ type begunWake struct {
 	due   plan.Wake
 }
 
-// wakeCluster wakes the cluster, unless that must wait: it is still stopping, or the budget is used up. The API server takes
-// the first patch of all replicas, and refuses the others; the next plan has the Event.
+// wakeCluster wakes the cluster, unless that must wait: it is still stopping, or the budget is used up. The API server
+// takes the first patch of all replicas, and refuses the others; the next plan has the Event.
 func (w *unattended) wakeCluster(ctx context.Context, cluster *cnpgv1.Cluster, view plan.Cluster, pods int, due plan.Wake, now time.Time) (begun bool, err error) {
 	name := client.ObjectKeyFromObject(cluster)
 	wake := contract.LastWake{At: now, Cause: due.Cause, By: due.By, Unused: due.Unused}

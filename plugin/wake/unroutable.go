@@ -44,8 +44,8 @@ func (c *Controller) route(ctx context.Context, seen *snapshot, pods []corev1.Po
 	return nil
 }
 
-// mostServices bounds the Services of a cluster that lead here: each takes a port, which are everybody's, and slices in every
-// kube-proxy.
+// mostServices bounds the Services of a cluster that lead here: each takes a port, which are everybody's, and slices in
+// every kube-proxy.
 const mostServices = 32
 
 // limitServices makes those beyond the bound unroutable. The operator's own come first.
@@ -72,10 +72,11 @@ func isFirst(service *corev1.Service, cluster string) bool {
 	return found && stdslices.Contains([]string{"-rw", "-r", "-ro"}, suffix)
 }
 
-// leadStranded has the unroutable Services lead here while the cluster sleeps, as far as they can: they became so, or were made,
-// during the sleep, and nothing else wakes the cluster for their clients. Neither a traffic policy nor a load balancer that takes
-// pods only matters to who connects to the ClusterIP. Of one that does not name its cluster, only what leads here already is kept:
-// its port says which cluster to wake. After the wake each leads here until it is ready, as others do.
+// leadStranded has the unroutable Services lead here while the cluster sleeps, as far as they can: they became so, or
+// were made, during the sleep, and nothing else wakes the cluster for their clients. Neither a traffic policy nor a
+// load balancer that takes pods only matters to who connects to the ClusterIP. Of one that does not name its cluster,
+// only what leads here already is kept: its port says which cluster to wake. After the wake each leads here until it is
+// ready, as others do.
 func (s *snapshot) leadStranded() {
 	if len(s.stranded) == 0 {
 		return
@@ -90,8 +91,8 @@ func (s *snapshot) leadStranded() {
 	}
 }
 
-// noteUnrouted records how many Services of a sleeping cluster have clients that do not reach the gateway: those that lead to no
-// replica of it, and those of which only some addresses do. routes are those that now lead to this one.
+// noteUnrouted records how many Services of a sleeping cluster have clients that do not reach the gateway: those that
+// lead to no replica of it, and those of which only some addresses do. routes are those that now lead to this one.
 func (c *Controller) noteUnrouted(seen *snapshot, planned plan.Plan, routes []routed) {
 	lost := map[types.UID]bool{}
 	if planned.Reason == plan.ReasonAsleep || planned.Reason == plan.ReasonMaintenance || planned.Reason == plan.ReasonDozing {
@@ -111,5 +112,6 @@ func (c *Controller) noteUnrouted(seen *snapshot, planned plan.Plan, routes []ro
 	c.unrouted.Change(seen.name, func(count *int) bool { *count = len(lost); return *count != 0 })
 }
 
-// Unrouted returns how many Services of the sleeping cluster had clients that do not reach the gateway at its last reconciliation.
+// Unrouted returns how many Services of the sleeping cluster had clients that do not reach the gateway at its last
+// reconciliation.
 func (c *Controller) Unrouted(cluster types.NamespacedName) int { return c.unrouted.Get(cluster) }

@@ -165,7 +165,8 @@ func infrastructure(s Session, rules Rules) bool {
 		// from the pod of a Job, whose address is in no status; a walreceiver has no such suffix, and nobody else uses
 		// the socket.
 		name, joins := strings.CutSuffix(application, JoinSuffix)
-		return slices.Contains(rules.Instances, name) && (joins || s.Local || slices.Contains(rules.Addresses, rules.client(s)))
+		return slices.Contains(rules.Instances, name) &&
+			(joins || s.Local || slices.Contains(rules.Addresses, rules.client(s)))
 	default:
 		return s.User == PoolerUser && s.Database == "postgres"
 	}

@@ -5,8 +5,8 @@ import "time"
 // Prefix is the prefix of this project's annotations; their names are those of xataio/cnpg-i-scale-to-zero.
 const Prefix = "xata.io/scale-to-zero-"
 
-// Annotations that people set on a Cluster. docs/reference/configuration.md has a table of these comments; their last sentences
-// are the defaults.
+// Annotations that people set on a Cluster. docs/reference/configuration.md has a table of these comments; their last
+// sentences are the defaults.
 const (
 	// AnnotationEnabled turns the feature on with `"true"`, and off with `"false"`. With [EnabledObserve] everything is
 	// watched and decided, and nothing is done. Default: `"false"`.

@@ -129,8 +129,8 @@ func outcome(err error) sleep.Outcome {
 // maxSiblingAnswerAge is the maximum age of the other instances' answers at the last sample of this one.
 const maxSiblingAnswerAge = 2 * time.Second
 
-// directQuietPeriod is how long there must have been no direct session before the instance is fenced: a node may still route clients
-// here, since kube-proxy applies changes once a second (iptables.minSyncPeriod), and may be late.
+// directQuietPeriod is how long there must have been no direct session before the instance is fenced: a node may still
+// route clients here, since kube-proxy applies changes once a second (iptables.minSyncPeriod), and may be late.
 const directQuietPeriod = 2 * time.Second
 
 // lastSample samples this instance before the hibernation patch, or while hibernation is on.
@@ -198,7 +198,8 @@ func asleepReason(v kubernetes.View, done attempt) string {
 	return reason
 }
 
-// wokenInVain returns the ignored session of the client that woke the cluster if nobody has used it since; zero if there is none.
+// wokenInVain returns the ignored session of the client that woke the cluster if nobody has used it since; zero if
+// there is none.
 func wokenInVain(v kubernetes.View, judged idle.State, sessions []activity.Terminable) activity.Terminable {
 	wake, err := contract.ParseLastWake(v.Annotations[contract.AnnotationLastWake])
 	if err != nil || judged.Unused.IsZero() {

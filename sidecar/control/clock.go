@@ -13,12 +13,13 @@ type apiClock struct {
 // at returns what it shows when this node's clock shows here.
 func (c *apiClock) at(here time.Time) time.Time { return here.Add(c.ahead) }
 
-// clockTolerance is how far the deadline of an announcement may be off, because the machine acts until expiryMargin before it.
+// clockTolerance is how far the deadline of an announcement may be off, because the machine acts until expiryMargin
+// before it.
 const clockTolerance = time.Second
 
-// learn learns how far it is ahead from an announcement, which was sent at began and written by the API server at written, and reports
-// whether that has changed. The gateway compares the deadline with a third clock: if each is compared with the API server's, a node
-// whose clock is wrong keeps no cluster awake.
+// learn learns how far it is ahead from an announcement, which was sent at began and written by the API server at
+// written, and reports whether that has changed. The gateway compares the deadline with a third clock: if each is
+// compared with the API server's, a node whose clock is wrong keeps no cluster awake.
 func (c *apiClock) learn(written, began time.Time, logger *slog.Logger) (changed bool) {
 	sent, answered := c.at(began), c.at(time.Now())
 	more := time.Duration(0)

@@ -9,7 +9,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// cluster does what concerns the rest of the cluster: it writes to the API server, except for Events, and asks the other instances.
+// cluster does what concerns the rest of the cluster: it writes to the API server, except for Events, and asks the
+// other instances.
 type cluster struct {
 	Parts
 	clock     apiClock

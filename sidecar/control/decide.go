@@ -13,8 +13,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// quietPeriod is how long no session is held after a change of the Cluster's specification. The change may make the instance restart
-// in place, with PostgreSQL's smart mode and no preStop hook: a session would delay that until the restart is noticed.
+// quietPeriod is how long no session is held after a change of the Cluster's specification. The change may make the
+// instance restart in place, with PostgreSQL's smart mode and no preStop hook: a session would delay that until the
+// restart is noticed.
 const quietPeriod = 10 * time.Second
 
 // viewed handles a state of the Cluster from the watch.
@@ -29,8 +30,8 @@ func (l *Loop) viewed(ctx context.Context, v kubernetes.View) {
 	l.advance(ctx, sleep.Viewed{View: l.status.sleepView(&l.pod)})
 }
 
-// annotated handles the result of an annotation that is no action of the machine, which must know the new resourceVersion all the
-// same: the next patch requires it.
+// annotated handles the result of an annotation that is no action of the machine, which must know the new
+// resourceVersion all the same: the next patch requires it.
 func (l *Loop) annotated(ctx context.Context, e annotated) {
 	if e.key == contract.AnnotationKeepAwakeUntil {
 		l.cluster.wroteKeepAwake(e)
@@ -44,8 +45,8 @@ func (l *Loop) annotated(ctx context.Context, e annotated) {
 	}
 }
 
-// setView records a state of the Cluster unless it is older than the known one, and reports whether it did: an answer may
-// overtake the watch.
+// setView records a state of the Cluster unless it is older than the known one, and reports whether it did: an answer
+// may overtake the watch.
 func (l *Loop) setView(v kubernetes.View) (ok bool) {
 	if l.status.ViewKnown && v.Before(l.status.View) {
 		return false
@@ -145,12 +146,13 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 type dozeState struct {
 	// fenced says that PostgreSQL is stopped for a doze, or may be: it cannot be sampled.
 	fenced bool
-	// specification is that of the Cluster at the last sample before it was fenced, or "" in another pod, and retry is when hibernation
-	// is tried again.
+	// specification is that of the Cluster at the last sample before it was fenced, or "" in another pod, and retry is
+	// when hibernation is tried again.
 	specification string
 	retry         time.Time
-	// archiver is what the last preparation found against a doze, or "", and archiverIdle since when the cluster was idle then. Each
-	// preparation costs a checkpoint and a WAL file, so the next one waits until the cluster has been idle for as long again.
+	// archiver is what the last preparation found against a doze, or "", and archiverIdle since when the cluster was idle
+	// then. Each preparation costs a checkpoint and a WAL file, so the next one waits until the cluster has been idle for
+	// as long again.
 	archiver                   idle.Reason
 	archiverIdle, archiverNext time.Time
 }
@@ -160,10 +162,10 @@ func (d *dozeState) prepared(reason idle.Reason, since time.Time) {
 	d.archiver, d.archiverIdle, d.archiverNext = reason, since, time.Now().Add(time.Since(since))
 }
 
-// hibernatesAt returns when the dozing cluster is to hibernate: when it has been idle for the threshold, or at once if that was
-// requested, or if its pod, its specification, its operator or a plugin has changed. The operator applies such a change only once the
-// cluster is awake, and would then restart PostgreSQL under the client that woke it, or has applied it in a new pod, for which it waits
-// while the instance is fenced.
+// hibernatesAt returns when the dozing cluster is to hibernate: when it has been idle for the threshold, or at once if
+// that was requested, or if its pod, its specification, its operator or a plugin has changed. The operator applies such
+// a change only once the cluster is awake, and would then restart PostgreSQL under the client that woke it, or has
+// applied it in a new pod, for which it waits while the instance is fenced.
 func (d *dozeState) hibernatesAt(phase sleep.Phase, s *Status) time.Time {
 	v, policy := s.View, s.Policy
 	if phase != sleep.Dozing {

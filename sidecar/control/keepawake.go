@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// keepAwakeWriteInterval is the minimum time between two writes of a time for the channel, because an application may ask with
-	// every transaction, and each write is a reconciliation. Until then the sidecar knows it all the same.
+	// keepAwakeWriteInterval is the minimum time between two writes of a time for the channel, because an application may
+	// ask with every transaction, and each write is a reconciliation. Until then the sidecar knows it all the same.
 	keepAwakeWriteInterval = time.Minute
 	// firstKeepAwakeRetry and maxKeepAwakeRetry limit the backoff between tries to write it.
 	firstKeepAwakeRetry, maxKeepAwakeRetry = 2 * time.Second, time.Minute
@@ -31,8 +31,8 @@ type keepAwakeRequest struct {
 	wait    time.Duration // before the next try, if the last one failed
 }
 
-// take records a request. A shorter request must not shorten another's, and a release removes only what the channel wrote:
-// every role may send one.
+// take records a request. A shorter request must not shorten another's, and a release removes only what the channel
+// wrote: every role may send one.
 func (k *keepAwakeRequest) take(request monitor.KeepAwakeRequest, policy idle.Policy, v kubernetes.View, now time.Time) {
 	annotation, ok := v.Annotations[contract.AnnotationKeepAwakeUntil]
 	foreign := ok && !v.KeepAwakeOurs

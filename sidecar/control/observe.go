@@ -21,7 +21,8 @@ func (l *Loop) sample(ctx context.Context) idle.Observation {
 	return seen
 }
 
-// handle passes an event to the monitor, and records any use at once, also for a process that is started after this one.
+// handle passes an event to the monitor, and records any use at once, also for a process that is started after this
+// one.
 func (l *Loop) handle(ctx context.Context, e monitor.Event) {
 	change := l.parts.Monitor.Handle(e)
 	l.changed(ctx, change)
@@ -52,8 +53,8 @@ func (l *Loop) used(ctx context.Context, change monitor.Change) {
 	l.advance(ctx, sleep.Observed{Blocker: idle.ReasonActive, InUse: !l.attempt.mayHaveEnded(l.machine), IdleRestarted: true})
 }
 
-// mayHaveEnded reports whether what the kernel reports may be the end of a session that we have terminated. The samples that are taken
-// while hibernation is on show whether a client has a session all the same.
+// mayHaveEnded reports whether what the kernel reports may be the end of a session that we have terminated. The samples
+// that are taken while hibernation is on show whether a client has a session all the same.
 func (a *attempt) mayHaveEnded(machine sleep.Machine) bool {
 	if a.ended+a.unconfirmed == 0 {
 		return false

@@ -1,9 +1,10 @@
 // Package control is the main loop of the sidecar's worker: it monitors the instance, decides, and acts.
 //
-// One goroutine owns all state. It takes one event after the other: views of the Cluster, the monitor's observations, results, and
-// timers; passes them to the pure packages (idle decides, sleep says what to do); and hands each action to what carries it out. [cluster]
-// does what goes to the API server and to the other instances, [pod] what happens in this pod, and their results are the next events;
-// [sessionEnder] ends sessions while the loop waits. The loop never ends on an error: what fails is unknown, and unknown is never idle.
+// One goroutine owns all state. It takes one event after the other: views of the Cluster, the monitor's observations,
+// results, and timers; passes them to the pure packages (idle decides, sleep says what to do); and hands each action to
+// what carries it out. [cluster] does what goes to the API server and to the other instances, [pod] what happens in
+// this pod, and their results are the next events; [sessionEnder] ends sessions while the loop waits. The loop never
+// ends on an error: what fails is unknown, and unknown is never idle.
 package control
 
 import (
@@ -26,8 +27,8 @@ type Parts struct {
 	Kubernetes Kubernetes
 	Siblings   Siblings
 	Marker     Marker
-	// Instance is PostgreSQL in this pod. Readiness withdraws the pod's readiness; nil if the pod was created without the sidecar's
-	// readiness probe.
+	// Instance is PostgreSQL in this pod. Readiness withdraws the pod's readiness; nil if the pod was created without the
+	// sidecar's readiness probe.
 	Instance  Instance
 	Readiness Readiness
 	// Requests changes the pod's resource requests; nil if they stay as they are.
@@ -71,8 +72,8 @@ type Instance interface {
 	Read() (doze.Postmaster, error)
 	// AwaitStopped returns once no postmaster runs.
 	AwaitStopped(ctx context.Context) error
-	// AwaitServing returns once a postmaster accepts sessions that no fence will stop any more. before is the postmaster that may
-	// have been fenced; the zero value if it has stopped.
+	// AwaitServing returns once a postmaster accepts sessions that no fence will stop any more. before is the postmaster
+	// that may have been fenced; the zero value if it has stopped.
 	AwaitServing(ctx context.Context, before doze.Postmaster) error
 	// AwaitStartFailed returns once no postmaster has run for so long that none will be started.
 	AwaitStartFailed(ctx context.Context) error

@@ -21,7 +21,8 @@ type pod struct {
 	endGuard func()
 	// postmaster is the one that a fence stops, or may have stopped; the zero value if it is known to have stopped.
 	postmaster doze.Postmaster
-	// restartPending says that a doze ended before this process was started, and that PostgreSQL has not been started since.
+	// restartPending says that a doze ended before this process was started, and that PostgreSQL has not been started
+	// since.
 	restartPending bool
 	// sized reports whether a size of the requests was asked for, and small whether it was that of a doze.
 	sized, small bool
@@ -140,8 +141,8 @@ func (p *pod) notePostmaster() {
 	p.postmaster = postmaster
 }
 
-// resize lowers the pod's requests once PostgreSQL is recorded as stopped, and raises them as soon as the fence is lifted, also if an
-// earlier process has lowered them.
+// resize lowers the pod's requests once PostgreSQL is recorded as stopped, and raises them as soon as the fence is
+// lifted, also if an earlier process has lowered them.
 func (p *pod) resize(v kubernetes.View) {
 	stopping := v.Dozing && v.Stopped != p.PodUID
 	if p.Requests == nil || stopping || p.sized && p.small == v.Dozing {

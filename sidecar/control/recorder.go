@@ -40,8 +40,8 @@ const (
 	// eventTries is how often an Event is written at most. The waits between the tries double, starting at eventWait.
 	eventTries = 6
 	eventWait  = time.Second
-	// eventGrace is how long Events may still be written after the worker was told to stop: the pod of a cluster that was just put to
-	// sleep is deleted within a second. The waits between the tries are then eventLastWait.
+	// eventGrace is how long Events may still be written after the worker was told to stop: the pod of a cluster that was
+	// just put to sleep is deleted within a second. The waits between the tries are then eventLastWait.
 	eventGrace    = 2 * time.Second
 	eventLastWait = 200 * time.Millisecond
 )
@@ -99,8 +99,8 @@ func withGrace(parent context.Context, grace time.Duration) (context.Context, co
 	return ctx, func() { stop(); cancel() }
 }
 
-// decided writes an Event once for each set of invalid annotations and of reasons against a doze, and once for each reason that
-// keeps an idle cluster awake and each idle period. Only the primary does.
+// decided writes an Event once for each set of invalid annotations and of reasons against a doze, and once for each
+// reason that keeps an idle cluster awake and each idle period. Only the primary does.
 func (r *recorder) decided(ctx context.Context, s Status) {
 	if s.View.CurrentPrimary != r.pod {
 		return
@@ -206,7 +206,8 @@ func (r *recorder) listenFailed(ctx context.Context, v kubernetes.View, err erro
 			postgres.Channel, refused.Database, refused.Code))
 }
 
-// growthRefused writes an Event when the requests could not be raised after a doze: on a full node, PostgreSQL would get too little.
+// growthRefused writes an Event when the requests could not be raised after a doze: on a full node, PostgreSQL would
+// get too little.
 func (r *recorder) growthRefused(ctx context.Context, v kubernetes.View, err error) {
 	r.write(ctx, v, kubernetes.EventWarning, "GrowthRefused",
 		"Cannot restore the requests of PostgreSQL's container after the doze, retrying: "+err.Error())

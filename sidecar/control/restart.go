@@ -12,13 +12,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
-// restartPendingFor is how long after a wake a new process may still have to watch the start of PostgreSQL: as long as the process
-// before it would have watched, and as long again for the restart of the container.
+// restartPendingFor is how long after a wake a new process may still have to watch the start of PostgreSQL: as long as
+// the process before it would have watched, and as long again for the restart of the container.
 const restartPendingFor = 2 * doze.StartTimeout
 
-// restartPending reports, from the first state of the Cluster, whether a client or a Backup has just ended a doze and PostgreSQL
-// has not been started since. Such a wake removes the annotations of the doze. If PostgreSQL runs, the pod must stay ready, since
-// Services lead to it.
+// restartPending reports, from the first state of the Cluster, whether a client or a Backup has just ended a doze and
+// PostgreSQL has not been started since. Such a wake removes the annotations of the doze. If PostgreSQL runs, the pod
+// must stay ready, since Services lead to it.
 func restartPending(v kubernetes.View, pod string, instance Instance) bool {
 	wake, err := contract.ParseLastWake(v.Annotations[contract.AnnotationLastWake])
 	if err != nil || wake.Depth != contract.DepthDoze || time.Since(wake.At) > restartPendingFor ||
@@ -32,10 +32,10 @@ func restartPending(v kubernetes.View, pod string, instance Instance) bool {
 // guardInterval is the interval between two checks whether PostgreSQL serves, before the Cluster is known.
 const guardInterval = time.Second
 
-// guardStart checks whether PostgreSQL serves if the Cluster does not become known soon, because the API server is away. An earlier
-// process may have fenced the instance, and for half a minute after PostgreSQL's stop the kubelet still takes it for ready. So the
-// pod is kept unready as long as PostgreSQL is known not to accept sessions, or is known to be stopping. One that is too busy to answer
-// serves.
+// guardStart checks whether PostgreSQL serves if the Cluster does not become known soon, because the API server is
+// away. An earlier process may have fenced the instance, and for half a minute after PostgreSQL's stop the kubelet
+// still takes it for ready. So the pod is kept unready as long as PostgreSQL is known not to accept sessions, or is
+// known to be stopping. One that is too busy to answer serves.
 func (p *pod) guardStart(ctx context.Context) {
 	var guarding sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
@@ -63,12 +63,13 @@ func (p *pod) guardStart(ctx context.Context) {
 	})
 }
 
-// restartWatch watches for a failed start of PostgreSQL after a doze. The instance manager tries only once to start PostgreSQL. A
-// failure is recorded once for each wake, so that the plugin replaces one pod.
+// restartWatch watches for a failed start of PostgreSQL after a doze. The instance manager tries only once to start
+// PostgreSQL. A failure is recorded once for each wake, so that the plugin replaces one pod.
 type restartWatch struct {
 	// cancel ends the watch; nil without one.
 	cancel context.CancelFunc
-	// conflicted is the resourceVersion of the Cluster for which recording a failed start met a conflict; empty without one.
+	// conflicted is the resourceVersion of the Cluster for which recording a failed start met a conflict; empty without
+	// one.
 	conflicted string
 }
 
@@ -110,8 +111,8 @@ func (k *cluster) recordRestartFailed(v kubernetes.View) task {
 	})
 }
 
-// recordedRestartFailed ends the watch. If the failure could not be recorded, it starts again; after a conflict, the record is
-// written again as soon as the change that caused it is known.
+// recordedRestartFailed ends the watch. If the failure could not be recorded, it starts again; after a conflict, the
+// record is written again as soon as the change that caused it is known.
 func (k *cluster) recordedRestartFailed(e annotated) {
 	k.restart.end()
 	if e.err == nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// sessionEnder terminates the sessions of this instance that do not count once the cluster falls asleep, because a shutdown would
-// wait for them. They are taken from the newest sample that was made while sessions could be held; a session that began or worked
-// since is not terminated.
+// sessionEnder terminates the sessions of this instance that do not count once the cluster falls asleep, because a
+// shutdown would wait for them. They are taken from the newest sample that was made while sessions could be held; a
+// session that began or worked since is not terminated.
 type sessionEnder struct {
 	Parts
 	judged []activity.Terminable
@@ -54,8 +54,8 @@ func (e *sessionEnder) close() {
 	}
 }
 
-// end terminates the sessions, once, and counts them. It returns how many were to be terminated and how many were. After an error any
-// number of them may have been.
+// end terminates the sessions, once, and counts them. It returns how many were to be terminated and how many were.
+// After an error any number of them may have been.
 func (e *sessionEnder) end(ctx context.Context, of *attempt) (judged, ended int, err error) {
 	defer e.close()
 	if err := e.prepare(ctx); err != nil {
@@ -72,12 +72,12 @@ func (e *sessionEnder) end(ctx context.Context, of *attempt) (judged, ended int,
 	return len(sessions), ended, err
 }
 
-// endAllWithin bounds endAll: meanwhile the pod is in no Service, and the last sample grows old. If it takes longer, the cluster
-// does not doze.
+// endAllWithin bounds endAll: meanwhile the pod is in no Service, and the last sample grows old. If it takes longer,
+// the cluster does not doze.
 const endAllWithin = 3 * time.Second
 
-// endAll terminates the sessions of this instance that do not count, before a fence. It reports whether all of them were
-// terminated, that is, none has become active since the newest sample.
+// endAll terminates the sessions of this instance that do not count, before a fence. It reports whether all of them
+// were terminated, that is, none has become active since the newest sample.
 func (e *sessionEnder) endAll(ctx context.Context, of *attempt) (ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, endAllWithin)
 	defer cancel()
@@ -89,8 +89,9 @@ func (e *sessionEnder) endAll(ctx context.Context, of *attempt) (ok bool) {
 // maxTurns is how many times in a row the cluster sleeps although a client that was cut comes back within seconds.
 const maxTurns = 3
 
-// returning returns an idle session whose client would come back within seconds of its end, as one has maxTurns times in a row; zero if
-// there is none. Such clients listen, or belong to a pool that keeps a minimum. The client that woke the cluster is preferred.
+// returning returns an idle session whose client would come back within seconds of its end, as one has maxTurns times
+// in a row; zero if there is none. Such clients listen, or belong to a pool that keeps a minimum. The client that woke
+// the cluster is preferred.
 func returning(wake contract.LastWake, withdrawn int, sessions []activity.Terminable) (found activity.Terminable) {
 	if wake.Returns+withdrawn < maxTurns {
 		return found
@@ -103,8 +104,8 @@ func returning(wake contract.LastWake, withdrawn int, sessions []activity.Termin
 	return found
 }
 
-// endAtSleep closes our own sessions, and terminates those of this instance that do not count. If that fails, the shutdown only
-// takes longer.
+// endAtSleep closes our own sessions, and terminates those of this instance that do not count. If that fails, the
+// shutdown only takes longer.
 func (e *sessionEnder) endAtSleep(ctx context.Context, of *attempt) {
 	e.Monitor.CloseSessions()
 	if e.Monitor.Drained() {
@@ -120,8 +121,8 @@ func (e *sessionEnder) endAtSleep(ctx context.Context, of *attempt) {
 	}
 }
 
-// endAtStop ends the sessions that never count once more, if the pod is deleted for our hibernation: their clients may have come back,
-// and PostgreSQL would wait for them. It may be called from any goroutine.
+// endAtStop ends the sessions that never count once more, if the pod is deleted for our hibernation: their clients may
+// have come back, and PostgreSQL would wait for them. It may be called from any goroutine.
 func (e *sessionEnder) endAtStop(ctx context.Context) {
 	rules := e.asleep.Load()
 	if rules == nil {
@@ -135,8 +136,8 @@ func (e *sessionEnder) endAtStop(ctx context.Context) {
 	}
 }
 
-// Drain closes all database sessions at once and keeps them closed, and ends those of clients that a shutdown would wait for. It may
-// be called from any goroutine.
+// Drain closes all database sessions at once and keeps them closed, and ends those of clients that a shutdown would
+// wait for. It may be called from any goroutine.
 func (l *Loop) Drain(ctx context.Context) {
 	l.parts.Monitor.Drain()
 	l.sessions.close()

@@ -55,9 +55,9 @@ type siblingAnswer struct {
 	Err    error
 }
 
-// Ask asks all instances, given by pod name, concurrently for their reports: for the newest ones, within a second, or, if sample is
-// set, for those of samples that began after the call, within four. For an instance too old to sample on demand the error is
-// errOutdated.
+// Ask asks all instances, given by pod name, concurrently for their reports: for the newest ones, within a second, or,
+// if sample is set, for those of samples that began after the call, within four. For an instance too old to sample on
+// demand the error is errOutdated.
 func (c *SiblingClient) Ask(ctx context.Context, instances map[string]netip.Addr, sample bool) []siblingAnswer {
 	within, nonce := c.within, ""
 	if sample {

@@ -16,7 +16,8 @@ import (
 // errNoAddress means that an instance cannot be asked.
 var errNoAddress = errors.New("unknown address")
 
-// ask asks the other instances of the cluster of a pod, for new samples or not. For one without a known address it returns errNoAddress.
+// ask asks the other instances of the cluster of a pod, for new samples or not. For one without a known address it
+// returns errNoAddress.
 func ask(ctx context.Context, siblings Siblings, v kubernetes.View, pod string, sample bool) []siblingAnswer {
 	reachable := map[string]netip.Addr{}
 	var answers []siblingAnswer
@@ -36,8 +37,8 @@ func ask(ctx context.Context, siblings Siblings, v kubernetes.View, pod string, 
 	return append(answers, siblings.Ask(ctx, reachable, sample)...)
 }
 
-// elsewhere combines the answers: a missing answer is unknown, and so is one by other rules than this instance's, whose watch may be
-// ahead. An instance is idle only if it says since when.
+// elsewhere combines the answers: a missing answer is unknown, and so is one by other rules than this instance's, whose
+// watch may be ahead. An instance is idle only if it says since when.
 func elsewhere(answers []siblingAnswer, rules contract.ReportedRules, now time.Time, logger *slog.Logger) idle.Elsewhere {
 	all := idle.Elsewhere{Asked: true}
 	for _, answer := range answers {
@@ -65,7 +66,8 @@ func elsewhere(answers []siblingAnswer, rules contract.ReportedRules, now time.T
 	return all
 }
 
-// serverBlockers returns the reasons of another instance's server against a shutdown. A newer sidecar may report unknown ones.
+// serverBlockers returns the reasons of another instance's server against a shutdown. A newer sidecar may report
+// unknown ones.
 func serverBlockers(report contract.Report) []idle.Reason {
 	var blockers []idle.Reason
 	for _, word := range report.ServerBlockers {
@@ -102,8 +104,8 @@ type sampleRequest struct {
 	done  chan bool
 }
 
-// SampleFor samples the instance for another one, and publishes the result. It reports whether the asker is an instance of the
-// cluster and the sample was taken. It may be called from any goroutine.
+// SampleFor samples the instance for another one, and publishes the result. It reports whether the asker is an instance
+// of the cluster and the sample was taken. It may be called from any goroutine.
 func (l *Loop) SampleFor(ctx context.Context, asker netip.Addr) (ok bool) {
 	request := sampleRequest{asker: asker, done: make(chan bool, 1)}
 	select {

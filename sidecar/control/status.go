@@ -50,20 +50,22 @@ func (s *Status) settings() monitor.Settings {
 	others := maps.Clone(v.Addresses)
 	delete(others, s.Pod)
 	return monitor.Settings{
-		Rules: activity.Rules{Instances: v.Instances, Ignore: policy.Ignore, Queries: policy.Queries}, Specification: specification(v),
-		Others:  slices.Collect(maps.Values(others)),
-		Connect: s.mayConnect(), Quiet: v.Restarting, QuietUntil: s.quietUntil, Database: s.channelDatabase(),
+		Rules:         activity.Rules{Instances: v.Instances, Ignore: policy.Ignore, Queries: policy.Queries},
+		Specification: specification(v),
+		Others:        slices.Collect(maps.Values(others)),
+		Connect:       s.mayConnect(), Quiet: v.Restarting, QuietUntil: s.quietUntil, Database: s.channelDatabase(),
 	}
 }
 
-// mayConnect reports whether database sessions may be opened. The health of the Cluster says nothing about its clients, so that the
-// clock continues while it forbids sleep.
+// mayConnect reports whether database sessions may be opened. The health of the Cluster says nothing about its clients,
+// so that the clock continues while it forbids sleep.
 func (s *Status) mayConnect() bool {
 	v := s.View
 	return s.ViewKnown && s.Policy.Watches() && len(s.Problems) == 0 && v.PluginListed && !v.Hibernating && !v.Dozing
 }
 
-// channelDatabase returns the database in which to listen on the control channel, or "". A standby does not permit LISTEN.
+// channelDatabase returns the database in which to listen on the control channel, or "". A standby does not permit
+// LISTEN.
 func (s *Status) channelDatabase() string {
 	v := s.View
 	if v.CurrentPrimary != s.Pod || v.ReplicaCluster {
@@ -78,11 +80,12 @@ func (s *Status) channelDatabase() string {
 // mayDoze reports whether the settings allow the cluster to doze.
 func (s *Status) mayDoze() bool {
 	v, policy := s.View, s.Policy
-	return policy.Enabled && len(s.Problems) == 0 && policy.Doze != 0 && !policy.Manual && v.PluginListed && !v.FenceApplied && s.siblingCount() == 0
+	return policy.Enabled && len(s.Problems) == 0 && policy.Doze != 0 && !policy.Manual && v.PluginListed &&
+		!v.FenceApplied && s.siblingCount() == 0
 }
 
-// annotations returns the Cluster's annotations. A client that requests that a dozing cluster hibernate, such as the plugin, may have
-// another clock, so a request made since the doze began counts as one of now.
+// annotations returns the Cluster's annotations. A client that requests that a dozing cluster hibernate, such as the
+// plugin, may have another clock, so a request made since the doze began counts as one of now.
 func annotations(v kubernetes.View, now time.Time) map[string]string {
 	requested, err := time.Parse(time.RFC3339, v.Annotations[contract.AnnotationSleepRequested])
 	if err != nil || !v.Dozing || requested.Before(v.DozingSince) {
@@ -100,7 +103,8 @@ func (s *Status) mayHibernateDozing(now time.Time) bool {
 	})
 }
 
-// requestedDozing reports whether a request that the cluster hibernates is newer than its doze. Both times are in whole seconds.
+// requestedDozing reports whether a request that the cluster hibernates is newer than its doze. Both times are in whole
+// seconds.
 func (s *Status) requestedDozing() bool {
 	requested := s.Policy.SleepRequested
 	return !requested.IsZero() && !requested.Before(s.View.DozingSince)
@@ -122,9 +126,9 @@ func (s *Status) observed() sleep.Observed {
 	return o
 }
 
-// wokenAt returns when the cluster was woken, so that it sleeps soon if nobody uses it; zero if a person or a request woke it, if a
-// session may have been missed since, or if an instance that has served since is gone, with what it knew. A wake by hand leaves the
-// annotation of the last sleep, or removes that of the last wake.
+// wokenAt returns when the cluster was woken, so that it sleeps soon if nobody uses it; zero if a person or a request
+// woke it, if a session may have been missed since, or if an instance that has served since is gone, with what it knew.
+// A wake by hand leaves the annotation of the last sleep, or removes that of the last wake.
 func (s *Status) wokenAt() time.Time {
 	view := s.View
 	if _, asleep := view.Annotations[contract.AnnotationAsleepSince]; asleep || s.SessionMissed || s.served.replaced {
@@ -137,8 +141,8 @@ func (s *Status) wokenAt() time.Time {
 	return wake.At
 }
 
-// postpone sets the reason why an attempt that is due is not made yet, or the result of the last one while another is made.
-// Whether the other instances are idle is part of an attempt.
+// postpone sets the reason why an attempt that is due is not made yet, or the result of the last one while another is
+// made. Whether the other instances are idle is part of an attempt.
 func (s *Status) postpone(machine sleep.Machine, aborted idle.Reason) {
 	attempting := machine.Phase().Attempting()
 	if s.Decision.Action == idle.ActionNone || !machine.Waits() && !attempting {
@@ -166,7 +170,8 @@ func (s *Status) sleepView(p *pod) sleep.View {
 	marked := !v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != ""
 	return sleep.View{
 		Primary: v.CurrentPrimary == s.Pod && v.TargetPrimary == s.Pod, PrimarySince: v.PrimarySince,
-		Healthy: v.Healthy, NotReady: v.Hibernation != "" || !slices.Contains(v.Ready, s.Pod), Manual: s.Policy.ByPeopleOnly(),
+		Healthy: v.Healthy, NotReady: v.Hibernation != "" || !slices.Contains(v.Ready, s.Pod),
+		Manual:        s.Policy.ByPeopleOnly(),
 		HibernationOn: v.Hibernating, OwnsHibernation: v.Ours, HibernationBegun: v.Hibernating && !v.Untouched(),
 		Announced: v.Annotations[contract.AnnotationAnnounced], Acknowledged: v.Annotations[contract.AnnotationGatewayReady],
 		Holding: v.Annotations[contract.AnnotationGatewayHolding],
@@ -205,8 +210,9 @@ func (s *Status) siblingCount() int {
 // Rules returns the rules by which this instance judges sessions.
 func (s *Status) Rules() contract.ReportedRules {
 	rules := contract.ReportedRules{
-		Enabled: s.Policy.Watches(), Observed: s.Policy.Observed, ThresholdSeconds: s.Policy.Threshold.Seconds(), Activity: contract.ActivityConnections,
-		Ignore: contract.Effective(s.View.Annotations)[contract.AnnotationIgnore], Instances: s.View.Instances,
+		Enabled: s.Policy.Watches(), Observed: s.Policy.Observed, ThresholdSeconds: s.Policy.Threshold.Seconds(),
+		Activity: contract.ActivityConnections,
+		Ignore:   contract.Effective(s.View.Annotations)[contract.AnnotationIgnore], Instances: s.View.Instances,
 	}
 	if s.Policy.Queries {
 		rules.Activity = contract.ActivityQueries
@@ -220,7 +226,8 @@ func (s *Status) Rules() contract.ReportedRules {
 	return rules
 }
 
-// IgnoredPods names an item of the ignore annotation that covers the address of an instance, and so probably every pod; "" if none does.
+// IgnoredPods names an item of the ignore annotation that covers the address of an instance, and so probably every pod;
+// "" if none does.
 func (s *Status) IgnoredPods() string {
 	for _, name := range s.View.Instances {
 		address, ok := s.View.Addresses[name]

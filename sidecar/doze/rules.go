@@ -44,8 +44,8 @@ func (s stoppedRule) observe(now Postmaster, tried, refused bool) (stoppedRule, 
 	return s, !now.Running || s.refused >= refusals
 }
 
-// StartTimeout is for how long after the end of a fence there may be no postmaster until the instance manager counts as having
-// failed to start one. It tries only once. On a heavily overloaded machine the first session was opened after 36
+// StartTimeout is for how long after the end of a fence there may be no postmaster until the instance manager counts as
+// having failed to start one. It tries only once. On a heavily overloaded machine the first session was opened after 36
 // seconds.
 const StartTimeout = time.Minute
 

@@ -216,7 +216,8 @@ func Decide(policy Policy, invalid bool, state State, seen Observation, now time
 	return state, decision
 }
 
-// clock returns since when nothing is in use on any instance, as far as is known, and whether this instance has proven it.
+// clock returns since when nothing is in use on any instance, as far as is known, and whether this instance has proven
+// it.
 func (s State) clock(seen Observation) (since time.Time, proven bool) {
 	since = latest(latest(s.IdleSince, s.EligibleSince), s.ElsewhereSince)
 	return since, !s.IdleSince.IsZero() && !s.EligibleSince.IsZero() && !seen.Began.IsZero()

@@ -230,8 +230,8 @@ func ParseDefaults(annotations map[string]string, now time.Time) (map[string]str
 	return defaults, sorted(append(problems, others...))
 }
 
-// parse parses the annotations in force, of which some are the Cluster's own. A doze of its Namespace that is too long for
-// the Cluster's own threshold is none.
+// parse parses the annotations in force, of which some are the Cluster's own. A doze of its Namespace that is too long
+// for the Cluster's own threshold is none.
 func parse(annotations, own map[string]string, now time.Time) (Policy, []Problem) {
 	policy := Policy{Threshold: defaultThreshold, OnObjects: true}
 	var problems []Problem
@@ -365,7 +365,8 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 	return ""
 }
 
-// parseRequest parses the time of a request, and returns zero if that was too long ago. One in the future is one of now.
+// parseRequest parses the time of a request, and returns zero if that was too long ago. One in the future is one of
+// now.
 func parseRequest(value string, now time.Time) (time.Time, bool) {
 	requested, err := time.Parse(time.RFC3339, value)
 	if err != nil || requested.After(now.Add(contract.MaxRequestAge)) {

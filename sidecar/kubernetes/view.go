@@ -146,9 +146,11 @@ func (c *Client) Get(ctx context.Context) (View, error) {
 
 func viewOf(c *Cluster) View {
 	view := View{
-		UID: string(c.UID), Name: c.Name, Generation: c.Generation, ResourceVersion: c.ResourceVersion, Annotations: c.Annotations,
+		UID: string(c.UID), Name: c.Name, Generation: c.Generation, ResourceVersion: c.ResourceVersion,
+		Annotations:    c.Annotations,
 		CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
-		Healthy: c.Status.Phase == phaseHealthy, Restarting: c.Status.Phase == phaseRestarting, Instances: c.Status.InstanceNames, Ready: c.Status.InstancesStatus[podHealthy], Addresses: addresses(c),
+		Healthy: c.Status.Phase == phaseHealthy, Restarting: c.Status.Phase == phaseRestarting,
+		Instances: c.Status.InstanceNames, Ready: c.Status.InstancesStatus[podHealthy], Addresses: addresses(c),
 		ApplicationDatabase:    applicationDatabase(c),
 		Operator:               operator(c),
 		Hibernating:            c.Annotations[contract.AnnotationHibernation] == "on",

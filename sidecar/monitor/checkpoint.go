@@ -28,8 +28,8 @@ type Checkpoint struct {
 	Started int64
 }
 
-// checkpointContent is the content of the file. Its times are nanoseconds since boot, which nobody sets, zero for none: a step of the
-// wall clock must not lengthen the idle time.
+// checkpointContent is the content of the file. Its times are nanoseconds since boot, which nobody sets, zero for none:
+// a step of the wall clock must not lengthen the idle time.
 type checkpointContent struct {
 	Version       int             `json:"version"`
 	Instance      string          `json:"instance"`
@@ -79,7 +79,8 @@ func (f *CheckpointFile) Save(c Checkpoint) error {
 		c.State.IdleSince = c.State.BlockedUntil
 	}
 	body, err := json.Marshal(checkpointContent{
-		Version: checkpointVersion, Instance: f.instance, Specification: c.Specification, SavedAt: int64(up), Ledger: c.Ledger, Started: c.Started,
+		Version: checkpointVersion, Instance: f.instance, Specification: c.Specification, SavedAt: int64(up),
+		Ledger: c.Ledger, Started: c.Started,
 		IdleSince: stamp(c.State.IdleSince), EligibleSince: stamp(c.State.EligibleSince),
 		SampledUntil: stamp(c.State.SampledUntil), LastActivity: stamp(c.State.LastActivity),
 	})

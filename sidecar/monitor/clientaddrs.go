@@ -13,21 +13,22 @@ const (
 	maximumClientAddrs = 4096
 	// announcementLifetime is how long an announced connection may take to arrive.
 	announcementLifetime = time.Minute
-	// unreportedProbeLifetime is how long an entry for a probe of this sidecar is kept after the probe was closed, so that the server
-	// can end its side, if the kernel does not report that end. It is short because another client may get the port: a forwarded
-	// port is local too.
+	// unreportedProbeLifetime is how long an entry for a probe of this sidecar is kept after the probe was closed, so that
+	// the server can end its side, if the kernel does not report that end. It is short because another client may get the
+	// port: a forwarded port is local too.
 	unreportedProbeLifetime = 3 * time.Second
 	// reportedProbeLifetime is how much longer the entry is kept if the kernel does report that end.
 	reportedProbeLifetime = time.Minute
 )
 
-// ClientAddrs maps the connections of the wake gateway to the clients that it makes them for. While a cluster falls asleep or
-// wakes, the gateway forwards sessions, and PostgreSQL sees the gateway's address. So that rules about client addresses still apply,
-// the gateway announces the client of each connection by its source port, and which connections are its own probes. The probes of
-// this sidecar are stored in the same table. Its methods may be called from any goroutine.
+// ClientAddrs maps the connections of the wake gateway to the clients that it makes them for. While a cluster falls
+// asleep or wakes, the gateway forwards sessions, and PostgreSQL sees the gateway's address. So that rules about client
+// addresses still apply, the gateway announces the client of each connection by its source port, and which connections
+// are its own probes. The probes of this sidecar are stored in the same table. Its methods may be called from any
+// goroutine.
 //
-// Anybody who reaches the pod may make such an announcement, but only for connections from the address that the request comes
-// from: a false one affects only the sender's own connections.
+// Anybody who reaches the pod may make such an announcement, but only for connections from the address that the request
+// comes from: a false one affects only the sender's own connections.
 type ClientAddrs struct {
 	mutex       sync.Mutex
 	connections map[netip.AddrPort]connection
@@ -48,8 +49,8 @@ func (e connection) expired(now time.Time) bool { return !e.until.IsZero() && !n
 // NewClientAddrs makes an empty table.
 func NewClientAddrs() *ClientAddrs { return &ClientAddrs{connections: map[netip.AddrPort]connection{}} }
 
-// Add stores an announcement from the gateway's address. It is dropped if the table is full: the session then counts as the
-// gateway's own.
+// Add stores an announcement from the gateway's address. It is dropped if the table is full: the session then counts as
+// the gateway's own.
 func (c *ClientAddrs) Add(gateway netip.Addr, a contract.ClientAddress) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -65,16 +66,16 @@ func (c *ClientAddrs) Add(gateway netip.Addr, a contract.ClientAddress) {
 	c.connections[peer] = connection{peer: a.Peer, probe: a.Probe, until: now.Add(announcementLifetime)}
 }
 
-// sessionMissed reports whether the gateway has announced a session that nobody has judged: no sample has found it, and its end
-// was not reported.
+// sessionMissed reports whether the gateway has announced a session that nobody has judged: no sample has found it, and
+// its end was not reported.
 func (c *ClientAddrs) sessionMissed() bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	return c.missed
 }
 
-// sessionAwaited reports whether it has announced one that may be missed, or still to begin: once it is open, it counts as connecting
-// until a sample has it.
+// sessionAwaited reports whether it has announced one that may be missed, or still to begin: once it is open, it counts
+// as connecting until a sample has it.
 func (c *ClientAddrs) sessionAwaited() bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -86,9 +87,9 @@ func (c *ClientAddrs) sessionAwaited() bool {
 	return false
 }
 
-// AddProbe stores a connection of this sidecar that only asks whether PostgreSQL accepts sessions. It must be called before the
-// first byte is sent, and closed once the connection is closed: until then nobody else can have its port, however long the
-// server takes to answer.
+// AddProbe stores a connection of this sidecar that only asks whether PostgreSQL accepts sessions. It must be called
+// before the first byte is sent, and closed once the connection is closed: until then nobody else can have its port,
+// however long the server takes to answer.
 func (c *ClientAddrs) AddProbe(local netip.AddrPort) (closed func()) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -113,8 +114,8 @@ func (c *ClientAddrs) ClientAddr(peer netip.AddrPort) netip.AddrPort {
 	return peer
 }
 
-// isProbe reports whether the client of a session that a sample found is a probe of this sidecar, or was announced as one by the
-// gateway.
+// isProbe reports whether the client of a session that a sample found is a probe of this sidecar, or was announced as
+// one by the gateway.
 func (c *ClientAddrs) isProbe(peer netip.AddrPort) bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -122,8 +123,9 @@ func (c *ClientAddrs) isProbe(peer netip.AddrPort) bool {
 	return e.probe && !e.expired(time.Now())
 }
 
-// isReportedProbe is isProbe for a connection that the kernel lists as open or reports as ended. For this sidecar's probes it needs no
-// time limit: before another client could use the same port, the kernel would have reported the end of the probe.
+// isReportedProbe is isProbe for a connection that the kernel lists as open or reports as ended. For this sidecar's
+// probes it needs no time limit: before another client could use the same port, the kernel would have reported the end
+// of the probe.
 func (c *ClientAddrs) isReportedProbe(peer netip.AddrPort) bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -131,8 +133,8 @@ func (c *ClientAddrs) isReportedProbe(peer netip.AddrPort) bool {
 	return e.own || e.probe && !e.expired(time.Now())
 }
 
-// reportsLost says that reports of the kernel were lost, or not received. The ends of closed probes may be among them, so these
-// entries are kept for unreportedProbeLifetime only.
+// reportsLost says that reports of the kernel were lost, or not received. The ends of closed probes may be among them,
+// so these entries are kept for unreportedProbeLifetime only.
 func (c *ClientAddrs) reportsLost() {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

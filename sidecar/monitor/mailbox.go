@@ -20,8 +20,8 @@ type mailbox struct {
 type mail struct {
 	// counts holds the number of notifications of each kind.
 	counts map[postgres.Kind]int
-	// used, backlog and hibernate are the times of the newest notification of use, the newest one that others may have been
-	// missed, and the newest request to sleep.
+	// used, backlog and hibernate are the times of the newest notification of use, the newest one that others may have
+	// been missed, and the newest request to sleep.
 	used, backlog, hibernate time.Time
 	// keepAwake is the pending keep-awake request.
 	keepAwake *KeepAwakeRequest

@@ -13,12 +13,13 @@ import (
 type Settings struct {
 	// Rules define which sessions do not count.
 	Rules activity.Rules
-	// Others are the addresses of the other instances. The pod's own address is never an instance's: its clients run in this pod.
+	// Others are the addresses of the other instances. The pod's own address is never an instance's: its clients run in
+	// this pod.
 	Others []netip.Addr
 	// Connect permits database sessions.
 	Connect bool
-	// Quiet says that sessions are opened for a sample only, because PostgreSQL is restarted in place, which waits for them; until QuietUntil
-	// they are as well.
+	// Quiet says that sessions are opened for a sample only, because PostgreSQL is restarted in place, which waits for
+	// them; until QuietUntil they are as well.
 	Quiet      bool
 	QuietUntil time.Time
 	// Specification identifies what the Cluster specifies, for a process that is started after this one.
@@ -36,8 +37,8 @@ type Status struct {
 	Known     bool
 	Tally     activity.Tally
 	SampledAt time.Time
-	// ServerBlockers are the server's reasons against a shutdown. Scheduler is set if an extension that schedules jobs is loaded.
-	// InactiveSlots is the number of logical slots without a consumer.
+	// ServerBlockers are the server's reasons against a shutdown. Scheduler is set if an extension that schedules jobs is
+	// loaded. InactiveSlots is the number of logical slots without a consumer.
 	ServerBlockers []idle.Reason
 	Scheduler      bool
 	InactiveSlots  int64
@@ -45,13 +46,13 @@ type Status struct {
 	ListenerConnected bool
 	// Reported is set while socket events are received, Unsupported if the kernel does not support them.
 	Reported, Unsupported bool
-	// SessionMissed is set if the gateway has forwarded a session that neither a sample nor an event has shown, or if an earlier process
-	// ran.
+	// SessionMissed is set if the gateway has forwarded a session that neither a sample nor an event has shown, or if an
+	// earlier process ran.
 	SessionMissed bool
-	// LastDirect is when the newest direct TCP session was noticed: one of a client, through a Service or to the pod's address, and
-	// not of the gateway or an instance. It is noticed when it ends, or when a sample first finds it open, whether or not it counts.
-	// When socket events begin to be received again, one may have been missed, so that moment counts too. The time is only
-	// meaningful if Reported is set.
+	// LastDirect is when the newest direct TCP session was noticed: one of a client, through a Service or to the pod's
+	// address, and not of the gateway or an instance. It is noticed when it ends, or when a sample first finds it open,
+	// whether or not it counts. When socket events begin to be received again, one may have been missed, so that moment
+	// counts too. The time is only meaningful if Reported is set.
 	LastDirect time.Time
 	// LastPeer is the address of the newest client that counted but was in no sample; invalid if none.
 	LastPeer netip.Addr
@@ -74,8 +75,8 @@ type Monitor struct {
 	drained  atomic.Pointer[time.Time] // nil: not drained
 }
 
-// eventsAtOnce is the capacity of the event queue. A few events suffice to know that the server is in use; more wait in the
-// kernel, which reports when it drops some.
+// eventsAtOnce is the capacity of the event queue. A few events suffice to know that the server is in use; more wait in
+// the kernel, which reports when it drops some.
 const eventsAtOnce = 16
 
 // New makes a monitor. It does nothing until it is configured.

@@ -47,8 +47,8 @@ type SocketEvents interface {
 	Close()
 }
 
-// Listen makes a listener for a database. The listener calls notify for every notification and failed for every connection that
-// failed or ended.
+// Listen makes a listener for a database. The listener calls notify for every notification and failed for every
+// connection that failed or ended.
 type Listen func(database string, notify func(postgres.Notification), failed func(error)) Listener
 
 // Listener listens to the control channel until the context ends, then closes its session at once.

@@ -19,8 +19,8 @@ type peers struct {
 	addrs    *ClientAddrs
 	observer Observer
 	ignore   []idle.Pattern // by the settings
-	// classes and previous hold the clients of the last two samples: a session may be missing from the newer one when its event
-	// arrives.
+	// classes and previous hold the clients of the last two samples: a session may be missing from the newer one when its
+	// event arrives.
 	classes, previous map[netip.AddrPort]activity.Class
 	// instances maps the addresses of the other instances to the time each was last one; zero while it is one.
 	instances map[netip.Addr]time.Time
@@ -93,8 +93,8 @@ func (p *peers) lost(now time.Time) {
 	p.noteDirect(now)
 }
 
-// ended records the end of a session, and forgets it: another client may reuse its port. If the session was found open before, whether
-// it was direct was judged then, because the gateway's announcement may have been removed meanwhile.
+// ended records the end of a session, and forgets it: another client may reuse its port. If the session was found open
+// before, whether it was direct was judged then, because the gateway's announcement may have been removed meanwhile.
 func (p *peers) ended(session activity.Ended, around activity.Surroundings) {
 	direct, seen := p.direct[session.Peer]
 	if direct || !seen && p.isDirect(session.Peer, session.Received, around) {
@@ -114,8 +114,8 @@ func (p *peers) surroundings(peer netip.AddrPort) activity.Surroundings {
 	}
 }
 
-// connecting reports whether a TCP session is open that is not in the sample: its client is logging in, or its process has
-// ended and the kernel has not reported it yet. The next sample or that report will tell which.
+// connecting reports whether a TCP session is open that is not in the sample: its client is logging in, or its process
+// has ended and the kernel has not reported it yet. The next sample or that report will tell which.
 func (p *peers) connecting(sample postgres.Sample, open []activity.Open) bool {
 	found := sample.Tally.Peers()
 	return slices.ContainsFunc(open, func(session activity.Open) bool {

@@ -22,8 +22,8 @@ type checkpoints struct {
 	failed      bool // whether one could not be saved
 }
 
-// Checkpoint saves the state for a process started after this one. Without socket events, that process could prove nothing from
-// it.
+// Checkpoint saves the state for a process started after this one. Without socket events, that process could prove
+// nothing from it.
 func (m *Monitor) Checkpoint(state idle.State) {
 	kept := Checkpoint{Specification: m.settings.Specification, State: idle.State{LastActivity: state.LastActivity}}
 	proven := m.sessions.status.Known && m.sockets.watching() && m.sessions.used.IsZero()
@@ -33,7 +33,8 @@ func (m *Monitor) Checkpoint(state idle.State) {
 	m.checkpoints.save(kept, proven)
 }
 
-// SavedSpecification returns the specification of the newest checkpoint, which an earlier process may have saved; empty without one.
+// SavedSpecification returns the specification of the newest checkpoint, which an earlier process may have saved; empty
+// without one.
 func (m *Monitor) SavedSpecification() string {
 	kept, err := m.checkpoints.store.Load()
 	if err != nil {

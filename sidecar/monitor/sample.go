@@ -10,8 +10,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
-// Sample samples the instance. If the settings forbid it, or if it fails, the observation is unknown. Events that arrived
-// before its end belong to it.
+// Sample samples the instance. If the settings forbid it, or if it fails, the observation is unknown. Events that
+// arrived before its end belong to it.
 func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 	m.began, m.sampleAt = time.Now(), time.Time{}
 	m.endDrain(ctx)
@@ -69,8 +69,8 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 // errDrained is returned after a preStop hook had the sessions closed.
 var errDrained = errors.New("the sessions are closed since the pod is about to stop")
 
-// SampleOnce takes a sample outside the observations, even if the settings permit no session, and keeps no session open. It
-// fails if PostgreSQL does not answer or while drained.
+// SampleOnce takes a sample outside the observations, even if the settings permit no session, and keeps no session
+// open. It fails if PostgreSQL does not answer or while drained.
 func (m *Monitor) SampleOnce(ctx context.Context) (postgres.Sample, error) {
 	if m.Drained() {
 		return postgres.Sample{}, errDrained

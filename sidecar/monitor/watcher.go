@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// pauseLasts is how long reception pauses after two uses within that interval: the server is known to be in use, and in a
-	// storm of logins one event a second is as good as a thousand. A single use is dated by its own event.
+	// pauseLasts is how long reception pauses after two uses within that interval: the server is known to be in use, and
+	// in a storm of logins one event a second is as good as a thousand. A single use is dated by its own event.
 	pauseLasts = time.Second
-	// firstRetry and lastRetry limit the wait before a kernel that has not reported is tried again, which doubles each time. On
-	// a busy machine the report may only have been late.
+	// firstRetry and lastRetry limit the wait before a kernel that has not reported is tried again, which doubles each
+	// time. On a busy machine the report may only have been late.
 	firstRetry, lastRetry = 10 * time.Second, 5 * time.Minute
 )
 
@@ -51,8 +51,8 @@ func (w *socketWatcher) mayStart(now time.Time) bool {
 	return w.source == nil && !now.Before(w.retryAt)
 }
 
-// start starts watching once it is proven that events arrive, and returns the sessions that ended meanwhile. An error that is
-// [sockets.ErrUnsupported] means that the kernel lacks support.
+// start starts watching once it is proven that events arrive, and returns the sessions that ended meanwhile. An error
+// that is [sockets.ErrUnsupported] means that the kernel lacks support.
 func (w *socketWatcher) start(ctx context.Context) ([]activity.Ended, error) {
 	w.paused = false
 	source, err := w.open()
@@ -136,8 +136,9 @@ func (w *socketWatcher) use(now time.Time) {
 	}
 }
 
-// watch starts watching if not already watching. What happened before is unknown, unless reception was paused because of a use:
-// that use is then taken to have lasted until now. Another attempt that fails changes nothing: the samples go on.
+// watch starts watching if not already watching. What happened before is unknown, unless reception was paused because
+// of a use: that use is then taken to have lasted until now. Another attempt that fails changes nothing: the samples go
+// on.
 func (m *Monitor) watch(ctx context.Context) {
 	if !m.sockets.mayStart(time.Now()) {
 		return

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// PasswordSet reports whether the role's password has been set since the server's last checkpoint, which after a start is
-// that of the shutdown before. Only a superuser may read that.
+// PasswordSet reports whether the role's password has been set since the server's last checkpoint, which after a start
+// is that of the shutdown before. Only a superuser may read that.
 func (s *Server) PasswordSet(ctx context.Context, role string) (set bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.answerWithin)
 	defer cancel()

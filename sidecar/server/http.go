@@ -29,8 +29,8 @@ type Sampler interface {
 	SampleFor(ctx context.Context, asker netip.Addr) bool
 }
 
-// Handler serves the pages, accepts client addresses, samples the instance for the other instances, and answers whether the
-// password of a role has been set.
+// Handler serves the pages, accepts client addresses, samples the instance for the other instances, and answers whether
+// the password of a role has been set.
 func (m *Metrics) Handler(
 	cluster, pod string, clientAddrs *monitor.ClientAddrs, sampler Sampler,
 	passwordSet func(ctx context.Context, role string) (bool, error),

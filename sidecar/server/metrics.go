@@ -57,7 +57,8 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 			Name: prefix + "samples_total", Help: "Samples of the sessions of this instance.", ConstLabels: labels,
 		}),
 		sampleErrors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: prefix + "sample_errors_total", Help: "Samples that failed, so that the activity is unknown.", ConstLabels: labels,
+			Name: prefix + "sample_errors_total", Help: "Samples that failed, so that the activity is unknown.",
+			ConstLabels: labels,
 		}),
 		sampleTime: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: prefix + "sample_duration_seconds", Help: "How long a sample took.", ConstLabels: labels,
@@ -73,7 +74,8 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 			Name: prefix + "dozes_total", Help: "Attempts to let the cluster doze.", ConstLabels: labels,
 		}, []string{"result"}),
 		socketEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "socket_events_total", Help: "TCP sessions of the server that the kernel reported as ended, by verdict.", ConstLabels: labels,
+			Name: prefix + "socket_events_total",
+			Help: "TCP sessions of the server that the kernel reported as ended, by verdict.", ConstLabels: labels,
 		}, []string{"verdict"}),
 		described: descriptions{
 			idle:         describe("idle_seconds", "For how long this instance has been proven idle; zero while a session counts."),
@@ -105,7 +107,8 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 		m.dozes.WithLabelValues(string(result))
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: prefix + "build_info", Help: "The version of the sidecar.", ConstLabels: prometheus.Labels{"cluster": cluster, "version": version},
+		Name: prefix + "build_info", Help: "The version of the sidecar.",
+		ConstLabels: prometheus.Labels{"cluster": cluster, "version": version},
 	})
 	info.Set(1)
 	m.registry.MustRegister(m.samples, m.sampleErrors, m.sampleTime, m.notifications, m.socketEvents, m.hibernations,

@@ -47,9 +47,11 @@ func (m *Metrics) Report(cluster, pod string) contract.Report {
 	report := contract.Report{
 		Cluster: cluster, Pod: pod, Known: status.Known,
 		SampledAt: unlessZero(status.SampledAt), LastActivity: unlessZero(status.State.LastActivity),
-		DecidedAt: unlessZero(status.DecidedAt), Reason: string(status.Decision.Reason), Blockers: make([]string, 0, len(status.Decision.Blockers)),
+		DecidedAt: unlessZero(status.DecidedAt), Reason: string(status.Decision.Reason),
+		Blockers:     make([]string, 0, len(status.Decision.Blockers)),
 		SocketEvents: status.Reported, AcceptsSleepRequests: true, SamplesOnDemand: true,
-		Rules: status.Rules(), IgnoredPods: status.IgnoredPods(), UnroutableServices: status.View.Annotations[contract.AnnotationUnroutableServices],
+		Rules: status.Rules(), IgnoredPods: status.IgnoredPods(),
+		UnroutableServices: status.View.Annotations[contract.AnnotationUnroutableServices],
 	}
 	report.Unused = !status.State.Unused.IsZero()
 	if status.LastPeer.IsValid() {

@@ -74,10 +74,10 @@
 // schedules were suspended, every sibling was sampled, the Backups were listed and the Cluster was read, and this
 // instance was sampled, and none of these found a blocker. A blocker found on the way ends the attempt.
 //
-// An attempt is undone in this order: the announcement is removed, then the schedules are resumed, once the pod is ready;
-// the next attempt waits for that. The patch that turns hibernation on requires the resourceVersion of a state that
-// contains the announcement. So once the announcement is gone, such a patch can only fail, even if its answer was lost
-// and it is still in flight.
+// An attempt is undone in this order: the announcement is removed, then the schedules are resumed, once the pod is
+// ready; the next attempt waits for that. The patch that turns hibernation on requires the resourceVersion of a state
+// that contains the announcement. So once the announcement is gone, such a patch can only fail, even if its answer was
+// lost and it is still in flight.
 //
 // Hibernation is turned off again only while this field manager alone owns the annotation, the operator has deleted
 // nothing, and the Cluster has not changed since it was read.

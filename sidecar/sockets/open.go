@@ -37,7 +37,8 @@ func (l *Listener) Open() ([]activity.Open, error) {
 	var open []activity.Open
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		messages, err := conn.Execute(netlink.Message{
-			Header: netlink.Header{Type: typeSocketsByFamily, Flags: netlink.Request | netlink.Dump}, Data: listRequest(family, l.port),
+			Header: netlink.Header{Type: typeSocketsByFamily, Flags: netlink.Request | netlink.Dump},
+			Data:   listRequest(family, l.port),
 		})
 		if err != nil {
 			return nil, fmt.Errorf("list the open sockets: %w", err)

@@ -30,8 +30,8 @@ const (
 	Accepted
 )
 
-// Annotations and classes by which controllers say that they want pods, and so pass over endpoints that are none. What else a
-// controller does with a Service its object does not say.
+// Annotations and classes by which controllers say that they want pods, and so pass over endpoints that are none. What
+// else a controller does with a Service its object does not say.
 const (
 	annotationNEG        = "cloud.google.com/neg"
 	annotationTargetType = "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type"
@@ -49,9 +49,9 @@ func ReadsAnnotation(name string) bool {
 	}
 }
 
-// Route says what becomes of the Service's clients while the cluster sleeps, and why those of an unroutable one are not routed to
-// the gateway. pods are the cluster's, all the Clusters of its namespace. A headless Service is unrelated: its
-// clients use the port of the instances, which no other endpoint has.
+// Route says what becomes of the Service's clients while the cluster sleeps, and why those of an unroutable one are not
+// routed to the gateway. pods are the cluster's, all the Clusters of its namespace. A headless Service is unrelated:
+// its clients use the port of the instances, which no other endpoint has.
 func Route(
 	service *corev1.Service, cluster *cnpgv1.Cluster, pods []corev1.Pod, all []cnpgv1.Cluster,
 ) (Verdict, string) {
@@ -92,7 +92,8 @@ func Route(
 	}
 }
 
-// obstacleOf says why endpoints that are no pods of the cluster do not serve all clients of the Service; empty: they do.
+// obstacleOf says why endpoints that are no pods of the cluster do not serve all clients of the Service; empty: they
+// do.
 func obstacleOf(service *corev1.Service) string {
 	spec := &service.Spec
 	switch {
@@ -115,10 +116,12 @@ func obstacleOf(service *corev1.Service) string {
 func targetsPods(service *corev1.Service) bool {
 	kind := service.Annotations[annotationTargetType]
 	class := service.Spec.LoadBalancerClass
-	return kind == "ip" || service.Annotations[annotationLoadType] == "nlb-ip" || class != nil && *class == classAutoMode && kind != "instance"
+	return kind == "ip" || service.Annotations[annotationLoadType] == "nlb-ip" ||
+		class != nil && *class == classAutoMode && kind != "instance"
 }
 
-// ambiguity says that the Service selects instances of other clusters too: a connection does not say which of them it wakes.
+// ambiguity says that the Service selects instances of other clusters too: a connection does not say which of them it
+// wakes.
 func ambiguity(service *corev1.Service, cluster *cnpgv1.Cluster, all []cnpgv1.Cluster) string {
 	for i := range all {
 		other := &all[i]
@@ -139,7 +142,8 @@ func ownedBy(service *corev1.Service, cluster *cnpgv1.Cluster) bool {
 func selectsInstances(service *corev1.Service, cluster *cnpgv1.Cluster) bool {
 	selector := maps.Clone(service.Spec.Selector)
 	delete(selector, labelVersion) // of PostgreSQL, which the image says
-	return len(selector) != 0 && (matches(selector, cluster, rolePrimary) || cluster.Spec.Instances > 1 && matches(selector, cluster, roleReplica))
+	return len(selector) != 0 &&
+		(matches(selector, cluster, rolePrimary) || cluster.Spec.Instances > 1 && matches(selector, cluster, roleReplica))
 }
 
 // matches reports whether the selector matches an instance of that role.

@@ -68,10 +68,12 @@ func (w *Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e plan.Even
 	at := metav1.NewTime(now)
 	err = w.Client.Create(ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: cluster.Namespace, Name: cluster.Name + "." + strings.ToLower(e.Reason) + "-" + strconv.FormatUint(hash.Sum64(), 36),
+			Namespace: cluster.Namespace,
+			Name:      cluster.Name + "." + strings.ToLower(e.Reason) + "-" + strconv.FormatUint(hash.Sum64(), 36),
 		},
 		InvolvedObject: corev1.ObjectReference{
-			APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Namespace: cluster.Namespace, Name: cluster.Name, UID: cluster.UID,
+			APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Namespace: cluster.Namespace, Name: cluster.Name,
+			UID:             cluster.UID,
 			ResourceVersion: cluster.ResourceVersion,
 		},
 		Type:   map[bool]string{false: corev1.EventTypeNormal, true: corev1.EventTypeWarning}[e.Warning],

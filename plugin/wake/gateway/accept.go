@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// acceptPause is how long a listener waits after an error of accept(2), which means that the process has no file descriptors or
-// no memory left.
+// acceptPause is how long a listener waits after an error of accept(2), which means that the process has no file
+// descriptors or no memory left.
 const acceptPause = time.Second
 
 func (g *Gateway) accept(service Service, listener net.Listener) {

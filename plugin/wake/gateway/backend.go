@@ -32,23 +32,26 @@ type Client struct {
 	User, Database string
 }
 
-// Backend knows the clusters: which clients are admitted, which clusters sleep and where sessions go. Its methods are called
-// concurrently.
+// Backend knows the clusters: which clients are admitted, which clusters sleep and where sessions go. Its methods are
+// called concurrently.
 type Backend interface {
 	// Refuses is called when a connection arrives, before a byte is read. If it returns "", the connection is served.
 	Refuses(service Service, peer netip.AddrPort) Refusal
-	// Resolve returns the instance for a client's session. If the cluster sleeps, Resolve wakes it first. It blocks until an
-	// instance accepts sessions or the context ends, which it also does when the client hangs up. The client gets a specific
-	// message for the errors ErrAsleepByHand, ErrMaintenance, ErrReconnect, ErrGone and ErrTimeout.
+	// Resolve returns the instance for a client's session. If the cluster sleeps, Resolve wakes it first. It blocks until
+	// an instance accepts sessions or the context ends, which it also does when the client hangs up. The client gets a
+	// specific message for the errors ErrAsleepByHand, ErrMaintenance, ErrReconnect, ErrGone and ErrTimeout.
 	Resolve(ctx context.Context, service Service, client Client) (netip.AddrPort, error)
-	// Running returns the instances behind the Service that should accept sessions now. It never wakes the cluster, and does not block.
+	// Running returns the instances behind the Service that should accept sessions now. It never wakes the cluster, and
+	// does not block.
 	Running(service Service) []netip.AddrPort
-	// MustReconnect reports whether the peer's session must not come from the gateway's address. Resolve checks this itself.
+	// MustReconnect reports whether the peer's session must not come from the gateway's address. Resolve checks this
+	// itself.
 	MustReconnect(service Service, peer netip.AddrPort) bool
-	// SendClientAddress tells the instance at target that the session from local belongs to the peer. It is called before the
-	// session's first byte is sent, and makes only its best effort.
+	// SendClientAddress tells the instance at target that the session from local belongs to the peer. It is called before
+	// the session's first byte is sent, and makes only its best effort.
 	SendClientAddress(ctx context.Context, target, local, peer netip.AddrPort)
-	// MayBegin reports whether a session that is connected to an instance may send its first byte: not once all clients are held.
+	// MayBegin reports whether a session that is connected to an instance may send its first byte: not once all clients
+	// are held.
 	MayBegin(ctx context.Context, service Service) bool
 	// CountAsActive makes the instances count a peer as activity that gets no session here.
 	CountAsActive(ctx context.Context, service Service, peer netip.AddrPort)

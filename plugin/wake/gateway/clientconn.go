@@ -24,8 +24,8 @@ type clientConn struct {
 	peer    netip.AddrPort
 	came    time.Time
 	logger  *slog.Logger
-	// wakesNothing is whether the client is one that the cluster ignores, or an instance of it. It gets a session only while the cluster is
-	// awake.
+	// wakesNothing is whether the client is one that the cluster ignores, or an instance of it. It gets a session only
+	// while the cluster is awake.
 	wakesNothing bool
 	// inSession is whether it holds a session slot.
 	inSession bool
@@ -104,8 +104,8 @@ func (c *clientConn) ignore(reason string) {
 	c.logger.Debug("a connection is ignored", "reason", reason)
 }
 
-// contain is deferred in every goroutine of the connection. It logs and counts a panic, and limits it to the connection: every
-// cluster's reconciliation depends on this process.
+// contain is deferred in every goroutine of the connection. It logs and counts a panic, and limits it to the
+// connection: every cluster's reconciliation depends on this process.
 func (c *clientConn) contain() {
 	caught := recover()
 	if caught == nil {

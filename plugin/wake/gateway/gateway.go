@@ -1,6 +1,6 @@
-// Package gateway answers for the Services of sleeping clusters. It finds out whether a connection is a client's, holds it while
-// its cluster wakes, and then forwards its session to the instance byte for byte, so TLS and authentication stay between client
-// and server.
+// Package gateway answers for the Services of sleeping clusters. It finds out whether a connection is a client's, holds
+// it while its cluster wakes, and then forwards its session to the instance byte for byte, so TLS and authentication
+// stay between client and server.
 //
 // It makes no decisions about clusters: a [Backend] says who is admitted, wakes clusters, and says where sessions go. A
 // connection goes through these steps, and holds one of a limited number of slots in each:
@@ -58,8 +58,8 @@ func New(limits Limits, clusters string, backend Backend, observer Observer, log
 // SetHeld changes how many clients can wait for a session.
 func (g *Gateway) SetHeld(most int) { g.held.resize(most) }
 
-// Open serves the Service on the listener, which the gateway then owns. A Service may have several listeners: one for each
-// address family. After Drain the listener is closed at once.
+// Open serves the Service on the listener, which the gateway then owns. A Service may have several listeners: one for
+// each address family. After Drain the listener is closed at once.
 func (g *Gateway) Open(service Service, listener net.Listener) {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
@@ -71,8 +71,8 @@ func (g *Gateway) Open(service Service, listener net.Listener) {
 	g.listeners[service.UID] = append(g.listeners[service.UID], listener)
 }
 
-// Close stops accepting connections for the Service. Connections that are open stay, even in the starting step: inside TLS they
-// could not even be told to reconnect. It does nothing if the Service is not served.
+// Close stops accepting connections for the Service. Connections that are open stay, even in the starting step: inside
+// TLS they could not even be told to reconnect. It does nothing if the Service is not served.
 func (g *Gateway) Close(uid types.UID) {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
@@ -86,9 +86,9 @@ func (g *Gateway) close(uid types.UID) {
 	delete(g.listeners, uid)
 }
 
-// Drain stops serving every Service. Until the context ends, held clients may wait for their clusters and sessions may end by
-// themselves. Then held clients are told to reconnect, and sessions are cut, which is the error. When Drain returns, no goroutine
-// of the gateway is left.
+// Drain stops serving every Service. Until the context ends, held clients may wait for their clusters and sessions may
+// end by themselves. Then held clients are told to reconnect, and sessions are cut, which is the error. When Drain
+// returns, no goroutine of the gateway is left.
 func (g *Gateway) Drain(ctx context.Context) error {
 	g.mutex.Lock()
 	g.draining = true

@@ -11,8 +11,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
-// keepAlive detects within two minutes, on both sides of a session, that a peer has vanished. It also keeps idle sessions in the
-// connection tables of routers that expire entries after five minutes.
+// keepAlive detects within two minutes, on both sides of a session, that a peer has vanished. It also keeps idle
+// sessions in the connection tables of routers that expire entries after five minutes.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4}
 
 // hold keeps the client until an instance has taken its startup packet, and returns the connection to that instance.
@@ -49,8 +49,8 @@ func (c *clientConn) hold(packet startup.Packet) (*net.TCPConn, error) {
 	return reached.server, nil
 }
 
-// watching reads from a held client. A client should send nothing before the server does, but only reading shows that it has hung
-// up. What it sends anyway is kept for the server.
+// watching reads from a held client. A client should send nothing before the server does, but only reading shows that
+// it has hung up. What it sends anyway is kept for the server.
 type watching struct {
 	client *net.TCPConn
 	ended  chan struct{}

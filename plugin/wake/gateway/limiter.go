@@ -11,17 +11,17 @@ import (
 
 // limiter assigns a limited number of slots by this rule:
 //
-// Every cluster has one slot of its own. While slots are free, every newcomer gets one. When all are taken, a newcomer takes one
-// from the namespace with the most (not counting its clusters' own slots), within it from the cluster with the most, and within
-// that from the source address with the most. If nobody would then have more than the newcomer, the newcomer is refused; with
-// displaceAlways it takes the oldest slot of its own cluster instead.
+// Every cluster has one slot of its own. While slots are free, every newcomer gets one. When all are taken, a newcomer
+// takes one from the namespace with the most (not counting its clusters' own slots), within it from the cluster with
+// the most, and within that from the source address with the most. If nobody would then have more than the newcomer,
+// the newcomer is refused; with displaceAlways it takes the oldest slot of its own cluster instead.
 //
-// So a source address only decides between clients of one cluster, since many tenants may share one behind source NAT. It decides
-// between clusters only when more clusters have clients than there are slots.
+// So a source address only decides between clients of one cluster, since many tenants may share one behind source NAT.
+// It decides between clusters only when more clusters have clients than there are slots.
 type limiter struct {
 	most int
-	// displaceAlways is for slots that an honest client needs only briefly: the oldest slot is displaced and no newcomer is
-	// refused. Otherwise the newest is displaced.
+	// displaceAlways is for slots that an honest client needs only briefly: the oldest slot is displaced and no newcomer
+	// is refused. Otherwise the newest is displaced.
 	displaceAlways bool
 
 	mutex sync.Mutex
@@ -62,8 +62,8 @@ func (l *limiter) resize(most int) {
 	l.most = most
 }
 
-// SourceOf returns the key by which clients are counted: the IPv4 address, or the /64 network of an IPv6 address, because a host
-// can use every address of its /64.
+// SourceOf returns the key by which clients are counted: the IPv4 address, or the /64 network of an IPv6 address,
+// because a host can use every address of its /64.
 func SourceOf(address netip.Addr) netip.Addr {
 	address = address.Unmap().WithZone("")
 	if !address.Is6() {
@@ -76,7 +76,8 @@ func SourceOf(address netip.Addr) netip.Addr {
 	return network.Addr()
 }
 
-// take takes a slot. It returns nil if the newcomer is refused. If the slot was another holder's, that holder's leave is called.
+// take takes a slot. It returns nil if the newcomer is refused. If the slot was another holder's, that holder's leave
+// is called.
 func (l *limiter) take(c claim, leave func()) *slot {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -118,8 +119,8 @@ func (l *limiter) count(p *slot, change int) {
 	p.owners, p.ofSource = l.owners.add(namespace, owners), l.sources.add(p.source, change)
 }
 
-// displaceable returns the slot that a newcomer takes over when all are taken, or nil. It goes through all of them, which takes some
-// ten microseconds.
+// displaceable returns the slot that a newcomer takes over when all are taken, or nil. It goes through all of them,
+// which takes some ten microseconds.
 func (l *limiter) displaceable(c claim) *slot {
 	most := 0
 	for _, p := range l.slots {
@@ -142,7 +143,8 @@ func (l *limiter) displaceable(c claim) *slot {
 	return nil
 }
 
-// largest returns the slot, of those in question, whose cluster has the most slots, and of its sources the one with the most overall.
+// largest returns the slot, of those in question, whose cluster has the most slots, and of its sources the one with the
+// most overall.
 func (l *limiter) largest(in func(*slot) bool) *slot {
 	var largest *slot
 	for _, p := range l.slots {
@@ -176,9 +178,9 @@ func (t tally[K]) add(key K, change int) *int {
 	return count
 }
 
-// sessions assigns the session slots. Nobody loses one to another. A cluster's first session gets a slot while any is free;
-// further sessions only while the cluster's namespace has fewer slots than are free. So one namespace gets at most half of them,
-// two get a third each, and some are always left for others.
+// sessions assigns the session slots. Nobody loses one to another. A cluster's first session gets a slot while any is
+// free; further sessions only while the cluster's namespace has fewer slots than are free. So one namespace gets at
+// most half of them, two get a third each, and some are always left for others.
 type sessions struct {
 	most int
 

@@ -20,23 +20,25 @@ type Limits struct {
 	StartupBytes int
 }
 
-// Room returns how many clients can be held by a process with so many file descriptors while every port and every other slot is in
-// use: a listening port uses one, a held client one and a session six, four of which are the pipes of splice(2).
+// Room returns how many clients can be held by a process with so many file descriptors while every port and every other
+// slot is in use: a listening port uses one, a held client one and a session six, four of which are the pipes of
+// splice(2).
 func (l Limits) Room(descriptors, ports int) int {
 	return descriptors - ports - l.Starting - 6*l.Spliced
 }
 
-// DefaultLimits returns the limits for a gateway with 65,536 file descriptors: 20,000 ports fit together with every slot below.
+// DefaultLimits returns the limits for a gateway with 65,536 file descriptors: 20,000 ports fit together with every
+// slot below.
 func DefaultLimits() Limits {
 	return Limits{
 		Held: 4096, Starting: 2048, Spliced: 6144,
-		// As long as PostgreSQL by default (authentication_timeout): on a busy node a Java program that had just started took longer
-		// than ten seconds from its connect to its ClientHello.
+		// As long as PostgreSQL by default (authentication_timeout): on a busy node a Java program that had just started took
+		// longer than ten seconds from its connect to its ClientHello.
 		StartupFor: time.Minute,
 		HeldFor:    5 * time.Minute, // as long as a wake may take
 		DialFor:    3 * time.Second, // enough for one lost SYN (1 s)
-		// A ClientHello with post-quantum keys has 1.6 KiB (testdata of package startup) and fits in one TLS record; a startup
-		// packet has at most 10,000 bytes. When every slot is held, clients that send the maximum use 128 MiB.
+		// A ClientHello with post-quantum keys has 1.6 KiB (testdata of package startup) and fits in one TLS record; a
+		// startup packet has at most 10,000 bytes. When every slot is held, clients that send the maximum use 128 MiB.
 		StartupBytes: 16 << 10,
 	}
 }

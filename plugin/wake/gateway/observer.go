@@ -26,8 +26,8 @@ const (
 	ignoredClosed = "closed"
 )
 
-// IgnoredReasons returns all reasons why a connection wakes nothing: errors in its startup packet, the backend's refusals, a
-// CancelRequest for a sleeping cluster, and the gateway's shutdown.
+// IgnoredReasons returns all reasons why a connection wakes nothing: errors in its startup packet, the backend's
+// refusals, a CancelRequest for a sleeping cluster, and the gateway's shutdown.
 func IgnoredReasons() []string {
 	reasons := []string{ignoredCancel, ignoredClosed}
 	for _, reason := range startup.Reasons() {

@@ -14,8 +14,8 @@ import (
 // keptBack is how many file descriptors are kept from listeners: for clients, the operator's calls and the API server.
 const keptBack = 1024
 
-// ErrNoDescriptor says that the process has no file descriptor left for another port. Without any it could neither take a
-// client nor answer the operator.
+// ErrNoDescriptor says that the process has no file descriptor left for another port. Without any it could neither take
+// a client nor answer the operator.
 var ErrNoDescriptor = errors.New("no_descriptor: every file descriptor that ports may take is taken; the limit is RLIMIT_NOFILE")
 
 // Opener opens ports. Its methods may be called concurrently.

@@ -62,8 +62,8 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 	}
 }
 
-// routeToRunning forwards a session to a running instance and never wakes the cluster: replication clients are connected all the
-// time, and neither ignored clients nor the cluster's own instances may wake it.
+// routeToRunning forwards a session to a running instance and never wakes the cluster: replication clients are
+// connected all the time, and neither ignored clients nor the cluster's own instances may wake it.
 func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) (*reached, error) {
 	reconnect := c.backend.MustReconnect(c.service, c.peer) // before the instances, because it may take a while
 	running := c.backend.Running(c.service)
@@ -78,7 +78,8 @@ func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) 
 	return c.reach(ctx, running[rand.IntN(len(running))], packet)
 }
 
-// reach connects to an instance and sends it the startup packet. The error is errUnreachable if another attempt may help.
+// reach connects to an instance and sends it the startup packet. The error is errUnreachable if another attempt may
+// help.
 func (c *clientConn) reach(ctx context.Context, target netip.AddrPort, packet startup.Packet) (*reached, error) {
 	if c.inSession = c.inSession || c.spliced.take(c.service.cluster()); !c.inSession {
 		// The client has woken its cluster all the same, and reaches it directly when it reconnects.
@@ -130,8 +131,8 @@ func replay(server *net.TCPConn, packet startup.Packet) ([]byte, error) {
 	return firstAnswer(server)
 }
 
-// askTLS asks the instance for TLS, as the client has asked and been promised. The server must send nothing between its one-byte
-// answer and the ClientHello; checking that is the client's job.
+// askTLS asks the instance for TLS, as the client has asked and been promised. The server must send nothing between its
+// one-byte answer and the ClientHello; checking that is the client's job.
 func askTLS(server *net.TCPConn) error {
 	if _, err := server.Write(startup.SSLRequest); err != nil {
 		return fmt.Errorf("%w: %w", errUnreachable, err)
@@ -146,8 +147,8 @@ func askTLS(server *net.TCPConn) error {
 	return nil
 }
 
-// firstAnswer reads the instance's first answer to a startup packet. While it starts or stops, it answers 57P03. The client has
-// received nothing of that yet, so another attempt is possible.
+// firstAnswer reads the instance's first answer to a startup packet. While it starts or stops, it answers 57P03. The
+// client has received nothing of that yet, so another attempt is possible.
 func firstAnswer(server io.Reader) ([]byte, error) {
 	const header = 5 // type and length; the length includes itself
 	answer, need := make([]byte, 0, 512), 1
@@ -192,12 +193,13 @@ func pause(ctx context.Context, duration time.Duration) {
 	}
 }
 
-// cancelMost limits how many instances one cancel request is sent to: each needs a connection, and a cluster has only a few.
+// cancelMost limits how many instances one cancel request is sent to: each needs a connection, and a cluster has only a
+// few.
 const cancelMost = 16
 
-// cancel forwards a CancelRequest to every running instance, since only one of them knows its key. It returns once they have
-// processed it, because libpq takes the end of its connection as the confirmation. It never wakes a cluster, which has nothing to
-// cancel.
+// cancel forwards a CancelRequest to every running instance, since only one of them knows its key. It returns once they
+// have processed it, because libpq takes the end of its connection as the confirmation. It never wakes a cluster, which
+// has nothing to cancel.
 func (c *clientConn) cancel(ctx context.Context, packet []byte) {
 	running := c.backend.Running(c.service)
 	if len(running) == 0 {

@@ -140,8 +140,8 @@ func pending(o *metav1.ObjectMeta) {
 	o.ManagedFields, o.Labels, o.Annotations, o.OwnerReferences = kept, nil, nil, nil
 }
 
-// Transform drops what the plugin does not read of the kinds that the API server may not have: the options of a cache must
-// name none of those.
+// Transform drops what the plugin does not read of the kinds that the API server may not have: the options of a cache
+// must name none of those.
 func Transform(object any) (any, error) {
 	for _, kind := range kinds {
 		if reflect.TypeOf(object) == reflect.TypeOf(kind.object) {

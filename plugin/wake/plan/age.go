@@ -17,7 +17,8 @@ import (
 
 // Backups is what a plan needs to know of a cluster's Backups; the zero value if nothing limits their age.
 type Backups struct {
-	// Last is when the last one was completed, or, if none was, when the cluster was created; zero: the Cluster does not say.
+	// Last is when the last one was completed, or, if none was, when the cluster was created; zero: the Cluster does not
+	// say.
 	Last, made time.Time
 	// limited says that the annotation or the Cluster's retention policy limits its age.
 	limited bool
@@ -56,7 +57,8 @@ func BackupsOf(cluster *cnpgv1.Cluster, policy idle.Policy, schedules []cnpgv1.S
 }
 
 // BackupLimit is how old the last Backup of a sleeping cluster that lists the plugin may become: by the annotation, or
-// by spec.backup.retentionPolicy, whose months have 31 days here, unless the annotation is none; zero: as old as it likes.
+// by spec.backup.retentionPolicy, whose months have 31 days here, unless the annotation is none; zero: as old as it
+// likes.
 func BackupLimit(cluster *cnpgv1.Cluster, policy idle.Policy) time.Duration {
 	switch {
 	case !Lists(cluster) || policy.BackupAnyAge:
@@ -106,8 +108,8 @@ func kindOf(cluster *cnpgv1.Cluster, schedules []cnpgv1.ScheduledBackup) *cnpgv1
 // byMaxAge describes in [Wake.By] a wake for a Backup that the plugin makes; others may follow it.
 const byMaxAge = "backup-max-age"
 
-// last returns when the last Backup was completed, or, if none was, when the cluster was created. Unknown: the Backups, of
-// which listed is the newest completed one if they have been listed, tell it.
+// last returns when the last Backup was completed, or, if none was, when the cluster was created. Unknown: the Backups,
+// of which listed is the newest completed one if they have been listed, tell it.
 func (b Backups) last(listed *Completed) (last time.Time, unknown bool) {
 	switch {
 	case listed != nil && listed.At.After(b.Last):
@@ -171,13 +173,13 @@ func (b Backups) offer(kind *cnpgv1.BackupSpec) bool {
 	}
 }
 
-// resumeTakes is how long the sidecar has to resume the ScheduledBackups of a woken cluster that serves, and the operator
-// to make the Backup that they have missed. The cluster stays awake for a minute.
+// resumeTakes is how long the sidecar has to resume the ScheduledBackups of a woken cluster that serves, and the
+// operator to make the Backup that they have missed. The cluster stays awake for a minute.
 const resumeTakes = 20 * time.Second
 
-// makeBackup has the Backup made for which an awake cluster was woken, once it serves and its ScheduledBackups have been
-// resumed, while none that was made since the wake runs or has been completed. Every replica gives it the same name. It has no owner,
-// so that it stays when the Cluster is deleted.
+// makeBackup has the Backup made for which an awake cluster was woken, once it serves and its ScheduledBackups have
+// been resumed, while none that was made since the wake runs or has been completed. Every replica gives it the same
+// name. It has no owner, so that it stays when the Cluster is deleted.
 func (p *Plan) makeBackup(state State, now time.Time) {
 	cluster := state.Cluster
 	wake, err := contract.ParseLastWake(state.Annotations[contract.AnnotationLastWake])

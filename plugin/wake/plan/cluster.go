@@ -78,8 +78,9 @@ func (c Cluster) Again(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 		Listed: Lists(cluster), Deleting: !cluster.DeletionTimestamp.IsZero(),
 		HibernationOn: cluster.Annotations[contract.AnnotationHibernation] == on,
 		VolumesAtRisk: volumesAtRisk(cluster),
-		Announced:     cluster.Annotations[contract.AnnotationAnnounced], Acknowledged: cluster.Annotations[contract.AnnotationGatewayReady],
-		HoldingValue: cluster.Annotations[contract.AnnotationGatewayHolding],
+		Announced:     cluster.Annotations[contract.AnnotationAnnounced],
+		Acknowledged:  cluster.Annotations[contract.AnnotationGatewayReady],
+		HoldingValue:  cluster.Annotations[contract.AnnotationGatewayHolding],
 	}
 	view.OwnsHibernation = view.HibernationOn && OwnsHibernation(cluster.ManagedFields)
 	if view.HibernationOn && !view.OwnsHibernation {

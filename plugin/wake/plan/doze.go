@@ -148,8 +148,9 @@ func (p *Plan) disrupt(state State, now time.Time) {
 	default:
 		request := now.UTC().Format(time.RFC3339)
 		p.Changes = append(p.Changes, Change{
-			Annotations: map[string]*string{contract.AnnotationSleepRequested: &request}, Why: "a dozing cluster is to hibernate",
-			Then: &Event{Reason: "HibernationRequested", Occasion: value, Message: "The dozing cluster hibernates, " + state.Disrupted, Once: true},
+			Annotations: map[string]*string{contract.AnnotationSleepRequested: &request},
+			Why:         "a dozing cluster is to hibernate",
+			Then:        &Event{Reason: "HibernationRequested", Occasion: value, Message: "The dozing cluster hibernates, " + state.Disrupted, Once: true},
 		})
 	}
 }

@@ -49,7 +49,8 @@ func (p *Plan) tellUnroutable(state State) {
 			"its Service " + state.Name.Name + "-rw wakes it, and it then stays awake: "
 	}
 	p.Changes = append(p.Changes, Change{
-		Annotations: map[string]*string{contract.AnnotationUnroutableServices: &names}, Why: "cannot route the clients of a cluster's Services to the gateway",
+		Annotations: map[string]*string{contract.AnnotationUnroutableServices: &names},
+		Why:         "cannot route the clients of a cluster's Services to the gateway",
 		First: &Event{
 			Warning: true, Reason: "ServiceUnroutable", Occasion: names,
 			Message: message + names + ". Change them, or set their annotation " + contract.AnnotationUnroutable + " to " + contract.UnroutableAccept,
@@ -75,7 +76,8 @@ func (p *Plan) tellUnwakeable(state State) {
 	switch {
 	case p.Reason == ReasonMaintenance:
 		p.Events = append(p.Events, Event{
-			Warning: true, Reason: "WakeRefused", Message: "The cluster sleeps and is not woken: " + VolumesAtRisk, Occasion: occasion,
+			Warning: true, Reason: "WakeRefused", Message: "The cluster sleeps and is not woken: " + VolumesAtRisk,
+			Occasion: occasion,
 		})
 	case p.Unwakeable && (state.LedHere || len(p.Events) != unwritten):
 		message := fmt.Sprintf("The cluster sleeps and connections no longer wake it: %s. To wake it: kubectl annotate -n %s %s %s %s-",
@@ -93,8 +95,8 @@ const WakerEventDelay = 5 * time.Second
 // mostBy is the longest description of what a cluster was woken for: that of a Backup with the longest name.
 const mostBy = len("Backup ") + validation.DNS1123SubdomainMaxLength
 
-// tellWoken says what the cluster was woken for, or who woke it, if the replica that woke it has not, for example because
-// it stopped. It ignores older wakes, so that a starting plugin does not report all past ones.
+// tellWoken says what the cluster was woken for, or who woke it, if the replica that woke it has not, for example
+// because it stopped. It ignores older wakes, so that a starting plugin does not report all past ones.
 func (p *Plan) tellWoken(state State, now time.Time) {
 	if state.Cluster.HibernationOn || state.Cluster.Dozing {
 		p.Memory.serving = time.Time{}

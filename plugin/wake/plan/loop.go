@@ -67,7 +67,8 @@ func (l Loop) agree() bool {
 // unchanged reports whether the specification is that at the fence, and the operator has completed what that asks for.
 // A generation never returns, so a specification that is the same before the fence and now was the same in between.
 func (l Loop) unchanged() bool {
-	return l.Unfenced != Specification{} && l.Unfenced == SpecificationOf(l.Kept) && l.Unfenced == SpecificationOf(l.Sent) &&
+	return l.Unfenced != Specification{} && l.Unfenced == SpecificationOf(l.Kept) &&
+		l.Unfenced == SpecificationOf(l.Sent) &&
 		l.Sent.Status.Phase == cnpgv1.PhaseHealthy
 }
 

@@ -70,8 +70,8 @@ func observedOf(o metav1.Object) (kind string, generation int64) {
 	}
 }
 
-// changedAt returns when the object was made, was to be deleted, or got another specification. What instances write, the
-// status and a finalizer, is no change.
+// changedAt returns when the object was made, was to be deleted, or got another specification. What instances write,
+// the status and a finalizer, is no change.
 func changedAt(o metav1.Object) time.Time {
 	changed := o.GetCreationTimestamp().Time
 	if deleted := o.GetDeletionTimestamp(); deleted != nil {
@@ -101,10 +101,10 @@ const (
 	longestPending = time.Hour
 )
 
-// wakeForPending wakes the cluster at once if one of the objects has changed, or one of the Backups has become due, since
-// its last wake, and not before the last minute before it fell asleep. Otherwise they were pending while it was awake, and
-// wait: for a minute of sleep after the first wake for them, and twice as long after each further one, at most an hour;
-// for that hour if the last wake was for anything else, and for a minute while they are untried.
+// wakeForPending wakes the cluster at once if one of the objects has changed, or one of the Backups has become due,
+// since its last wake, and not before the last minute before it fell asleep. Otherwise they were pending while it was
+// awake, and wait: for a minute of sleep after the first wake for them, and twice as long after each further one, at
+// most an hour; for that hour if the last wake was for anything else, and for a minute while they are untried.
 func (p *Plan) wakeForPending(cause contract.Cause, pending Pending, last contract.LastWake, since, now time.Time) {
 	if len(pending.Names) == 0 {
 		return

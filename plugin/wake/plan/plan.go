@@ -72,18 +72,20 @@ type Memory struct {
 	took  time.Duration
 	slept bool
 	// completed is the newest completed Backup, listed in this sleep or after it for the next Backup; nil: not listed.
-	// lastBackup is when the last one was completed before this sleep, or the cluster was created; zero: unknown, or awake.
+	// lastBackup is when the last one was completed before this sleep, or the cluster was created; zero: unknown, or
+	// awake.
 	completed  *Completed
 	lastBackup time.Time
-	// MadeBackup is the name of the last Backup that was made because of its age. ListBackupsFrom is when the Backups may be
-	// listed again after that has failed.
+	// MadeBackup is the name of the last Backup that was made because of its age. ListBackupsFrom is when the Backups may
+	// be listed again after that has failed.
 	MadeBackup      string
 	ListBackupsFrom time.Time
 	// Unwritten are the Events that could not be written yet and that no later plan has.
 	Unwritten []Event
 }
 
-// LastBackup is when the sleeping cluster's last Backup was completed, or the cluster was created; zero: unknown or awake.
+// LastBackup is when the sleeping cluster's last Backup was completed, or the cluster was created; zero: unknown or
+// awake.
 func (m Memory) LastBackup() time.Time { return m.lastBackup }
 
 // Deletion is a pod that is to be deleted, and why, which is logged as a warning if Warns is set.
@@ -170,7 +172,8 @@ func (p *Plan) at(when time.Time) {
 func (p *Plan) route(state State, now time.Time) {
 	services := p.remember(state, now)
 	p.Routes = routing{
-		Cluster: state.Cluster, Services: services, Unroutable: len(state.Unroutable) != 0, WakingUntil: p.Memory.wakingUntil, Dozed: p.Memory.dozed,
+		Cluster: state.Cluster, Services: services, Unroutable: len(state.Unroutable) != 0, WakingUntil: p.Memory.wakingUntil,
+		Dozed: p.Memory.dozed,
 	}.routes(now)
 	p.at(p.Routes.Next)
 	if len(p.Lead) == 0 {
@@ -179,7 +182,8 @@ func (p *Plan) route(state State, now time.Time) {
 	p.leadPoolers(state, now)
 	if p.Revoke {
 		p.Changes = append(p.Changes, Change{
-			Annotations: map[string]*string{contract.AnnotationGatewayReady: nil}, Why: "the deadline of an acknowledged announcement has passed",
+			Annotations: map[string]*string{contract.AnnotationGatewayReady: nil},
+			Why:         "the deadline of an acknowledged announcement has passed",
 		})
 	}
 }

@@ -115,7 +115,8 @@ func (state routing) routes(now time.Time) Routes {
 		return Routes{Lead: all(state.Services), Reason: cmp.Or(obstacle, ReasonAsleep)}
 	}
 	var next time.Time
-	// What no client wakes needs the plugin as well, unless only people wake it: the acknowledgement says that there is one.
+	// What no client wakes needs the plugin as well, unless only people wake it: the acknowledgement says that there is
+	// one.
 	woken := obstacle == "" || obstacle == ReasonManual && !cluster.Policy.ByPeopleOnly()
 	if announcement, err := contract.ParseAnnouncement(cluster.Announced); err == nil && woken {
 		live, change := announcement.Valid(now)

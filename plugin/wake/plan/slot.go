@@ -50,8 +50,8 @@ func SlotsOf(cluster *cnpgv1.Cluster, schedules []cnpgv1.ScheduledBackup) []Slot
 }
 
 // runs returns when the operator makes the next Backup of a schedule, and the one after that, by its own rules (1.30:
-// reconcileScheduledBackup in internal/controller/scheduledbackup_controller.go) and in UTC, the time zone of its pods. It
-// counts from its first look at a schedule, and then from the last Backup that it has made. Zero: never.
+// reconcileScheduledBackup in internal/controller/scheduledbackup_controller.go) and in UTC, the time zone of its pods.
+// It counts from its first look at a schedule, and then from the last Backup that it has made. Zero: never.
 func runs(schedule *cnpgv1.ScheduledBackup) (at, next time.Time) {
 	times, err := cron.Parse(schedule.GetSchedule())
 	if err != nil {

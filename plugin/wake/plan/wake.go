@@ -45,9 +45,9 @@ func share(cluster types.UID, over time.Duration) time.Duration {
 	return time.Duration(hash.Sum64() % uint64(over))
 }
 
-// wake decides whether a cluster that sleeps is to be woken although no client waits: because a request is newer than its
-// last wake, because it has slept since before a keep-awake window opened or is about to, because a Backup is due, or
-// because of objects. Who puts a cluster to sleep while its window is open has it sleep until the next one.
+// wake decides whether a cluster that sleeps is to be woken although no client waits: because a request is newer than
+// its last wake, because it has slept since before a keep-awake window opened or is about to, because a Backup is due,
+// or because of objects. Who puts a cluster to sleep while its window is open has it sleep until the next one.
 func (p *Plan) wake(state State, now time.Time) {
 	cluster := state.Cluster
 	if !cluster.HibernationOn && !cluster.Dozing {
@@ -63,7 +63,8 @@ func (p *Plan) wake(state State, now time.Time) {
 	since, _ := time.Parse(time.RFC3339, cmp.Or(
 		state.Annotations[contract.AnnotationAsleepSince], state.Annotations[contract.AnnotationDozingSince])) // zero: since ever
 	requested := cluster.Policy.WakeRequested
-	if last.At.Before(requested) && requested.After(since.Add(-crossing)) && now.Before(requested.Add(contract.MaxRequestAge)) &&
+	if last.At.Before(requested) && requested.After(since.Add(-crossing)) &&
+		now.Before(requested.Add(contract.MaxRequestAge)) &&
 		cluster.ObstacleTo(contract.CauseRequest) == "" {
 		p.Wake = &Wake{Cause: contract.CauseRequest, By: "request of " + requested.UTC().Format(time.RFC3339)}
 		return

@@ -14,8 +14,8 @@ import (
 const (
 	sourceBurst, sourceRefill = 10, 100 * time.Second
 	sharedBurst, sharedEvery  = 500, time.Second
-	// fleetSource, fleetBurst and fleetRate are the parts of a larger fleet that a source wakes at once, and the shared budget at once
-	// and each second: two replicas wake all of it within five minutes.
+	// fleetSource, fleetBurst and fleetRate are the parts of a larger fleet that a source wakes at once, and the shared
+	// budget at once and each second: two replicas wake all of it within five minutes.
 	fleetSource, fleetBurst, fleetRate = 200, 20, 600
 	// waitsFor is how long a source stays in the queue without asking again.
 	waitsFor = 3 * askBudgetEvery
@@ -25,9 +25,10 @@ const (
 
 // Budget limits how many wakes may begin, since each schedules pods that have to be paid for.
 //
-// A source address may begin some wakes at once, and as many more in sourceRefill: as set, or for the size of the fleet, at least ten.
-// Further wakes are taken from a budget that all sources share, at least 500 at once and one more a second. If both are used up, the
-// wake waits. Waiting wakes are served in turn, source by source, starting with the source whose last turn was longest ago.
+// A source address may begin some wakes at once, and as many more in sourceRefill: as set, or for the size of the
+// fleet, at least ten. Further wakes are taken from a budget that all sources share, at least 500 at once and one more
+// a second. If both are used up, the wake waits. Waiting wakes are served in turn, source by source, starting with the
+// source whose last turn was longest ago.
 type Budget struct {
 	source, burst, rate int // of each source, and of the shared budget; 0: for the size of the fleet
 
@@ -47,8 +48,8 @@ type account struct {
 	waiting map[types.NamespacedName]time.Time
 }
 
-// NewBudget returns an unused budget, which begins so many wakes at once for each source, and whose shared part begins as many at once,
-// and more each second. 0 is for the size of the fleet.
+// NewBudget returns an unused budget, which begins so many wakes at once for each source, and whose shared part begins
+// as many at once, and more each second. 0 is for the size of the fleet.
 func NewBudget(source, burst, rate int) *Budget {
 	return &Budget{source: source, burst: burst, rate: rate, accounts: map[netip.Addr]*account{}}
 }
@@ -130,7 +131,8 @@ type bucket struct {
 	empties time.Time
 }
 
-// take takes one token from a bucket of the given size, which regains one in each interval, and reports whether one was left.
+// take takes one token from a bucket of the given size, which regains one in each interval, and reports whether one was
+// left.
 func (b *bucket) take(now time.Time, most int, every time.Duration) (ok bool) {
 	empties := b.empties
 	if empties.Before(now) {

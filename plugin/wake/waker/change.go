@@ -14,9 +14,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// change carries out a step that changes the Cluster, and writes the value to AnnotationLastWake if the step is a wake. wrote reports
-// whether this call changed the Cluster or, with an error, whether it may have. It writes nothing if, since the state was read,
-// another replica has taken the step, or a change of the Cluster has made another step due.
+// change carries out a step that changes the Cluster, and writes the value to AnnotationLastWake if the step is a wake.
+// wrote reports whether this call changed the Cluster or, with an error, whether it may have. It writes nothing if,
+// since the state was read, another replica has taken the step, or a change of the Cluster has made another step due.
 func (w *Waker) change(ctx context.Context, seen *snapshot, do step, service gateway.Service, value string) (wrote bool, err error) {
 	_, err, _ = w.changing.Do(fmt.Sprintf("%s %d", clusterOf(service), do), func() (any, error) { // a concurrent call that shares the result wrote nothing
 		cluster, pods := seen.cluster, len(seen.pods)
@@ -39,8 +39,8 @@ func (w *Waker) change(ctx context.Context, seen *snapshot, do step, service gat
 	return wrote, err
 }
 
-// changes returns the changes of a Cluster's annotations by a step, for one patch. fenced says that the fence is this project's, and is
-// removed; a person's fence stays.
+// changes returns the changes of a Cluster's annotations by a step, for one patch. fenced says that the fence is this
+// project's, and is removed; a person's fence stays.
 func changes(do step, fenced bool, lastWake string) map[string]*string {
 	changes := map[string]*string{contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil, contract.AnnotationGatewayHolding: nil}
 	if do == stepWithdraw {
@@ -58,8 +58,8 @@ func changes(do step, fenced bool, lastWake string) map[string]*string {
 	return changes
 }
 
-// Changes returns the changes of a Cluster's annotations that wake it for the cause now, with how many pods are left; nil if
-// it does not sleep or cannot be woken yet, because PostgreSQL may still stop.
+// Changes returns the changes of a Cluster's annotations that wake it for the cause now, with how many pods are left;
+// nil if it does not sleep or cannot be woken yet, because PostgreSQL may still stop.
 func Changes(cause contract.Cause, cluster plan.Cluster, pods int, lastWake string) map[string]*string {
 	do := nextFor(cause, cluster, pods)
 	if do != stepUnfence && do != stepEndHibernation {
@@ -68,7 +68,8 @@ func Changes(cause contract.Cause, cluster plan.Cluster, pods int, lastWake stri
 	return changes(do, cluster.Fenced, lastWake)
 }
 
-// returnsWithin is how soon after the cluster fell asleep a client comes that has only been cut, or has not heard of the sleep.
+// returnsWithin is how soon after the cluster fell asleep a client comes that has only been cut, or has not heard of
+// the sleep.
 const returnsWithin = 10 * time.Second
 
 // returned reports whether a client that has waited since then came within returnsWithin.
@@ -80,7 +81,8 @@ func returned(cluster *cnpgv1.Cluster, since time.Time) bool {
 // lastWake returns the annotation's value for a wake of the cluster, for a client that returned at once, or not.
 func lastWake(cluster *cnpgv1.Cluster, service gateway.Service, by gateway.Client, do step, returned bool) (string, error) {
 	wake := contract.LastWake{
-		At: time.Now(), By: by.Peer.Addr().Unmap().String(), User: contract.ShortName(by.User), Database: contract.ShortName(by.Database), Service: service.Name,
+		At: time.Now(), By: by.Peer.Addr().Unmap().String(), User: contract.ShortName(by.User),
+		Database: contract.ShortName(by.Database), Service: service.Name,
 	}
 	if before, _, ok := unusedWake(cluster, by); ok {
 		wake.Unused = before.Unused + 1

@@ -42,7 +42,8 @@ func (w *wake) explainDelay(ctx context.Context, seen *snapshot, now time.Time) 
 	w.warn("WakeDelayed", fmt.Sprintf("The wake takes longer than %s: %s", delayedAfter, cause))
 }
 
-// cause finds out what the wake waits for. It asks the API server, because the informers keep too little of pods, and no Events.
+// cause finds out what the wake waits for. It asks the API server, because the informers keep too little of pods, and
+// no Events.
 func (w *wake) cause(ctx context.Context, seen *snapshot) (string, error) {
 	if w.queue.why != "" {
 		return w.queue.why, nil
@@ -80,8 +81,9 @@ func (w *wake) cause(ctx context.Context, seen *snapshot) (string, error) {
 	return causeOf(seen.view, seen.cluster.Status.TargetPrimary, instances, warnings, &lease), nil
 }
 
-// causeOf says what a wake waits for, given the cluster's instances, the Events about them, and the Lease that the primary must hold: from
-// 1.30.1 on, it does not start PostgreSQL before that. A Lease that its holder no longer renews is taken over within 15 s.
+// causeOf says what a wake waits for, given the cluster's instances, the Events about them, and the Lease that the
+// primary must hold: from 1.30.1 on, it does not start PostgreSQL before that. A Lease that its holder no longer renews
+// is taken over within 15 s.
 func causeOf(
 	cluster plan.Cluster, primary string, instances []corev1.Pod, events []corev1.Event, lease *coordinationv1.Lease,
 ) string {

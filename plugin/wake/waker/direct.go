@@ -21,15 +21,15 @@ import (
 // podTimeout limits the search for the pod with an address.
 const podTimeout = 5 * time.Second
 
-// PodSearches is how many such searches should go on at once: the API server has no index of addresses and goes through all pods for
-// each, and clients of many addresses may come together.
+// PodSearches is how many such searches should go on at once: the API server has no index of addresses and goes through
+// all pods for each, and clients of many addresses may come together.
 const PodSearches = 4
 
 // errAsleepAgain means that the cluster was put to sleep again before a client could connect directly.
 var errAsleepAgain = errors.New("the cluster is put to sleep again")
 
-// barred reports whether a session of the client must not come from the gateway's address: pg_hba distinguishes the two, or
-// NetworkPolicies would not admit the client itself. If that cannot be read, the session is barred.
+// barred reports whether a session of the client must not come from the gateway's address: pg_hba distinguishes the
+// two, or NetworkPolicies would not admit the client itself. If that cannot be read, the session is barred.
 func (w *Waker) barred(ctx context.Context, seen *snapshot, instance netip.Addr, peer netip.Addr) bool {
 	own := slices.IndexFunc(w.Addresses, func(a netip.Addr) bool { return a.Is4() == instance.Is4() })
 	if own < 0 || seen.mustReconnect(peer, w.Addresses[own]) {
@@ -57,7 +57,8 @@ func (w *Waker) barred(ctx context.Context, seen *snapshot, instance netip.Addr,
 	return true
 }
 
-// allowed reports whether the policies let the client reach the target. It looks up the pod of the address only if that matters.
+// allowed reports whether the policies let the client reach the target. It looks up the pod of the address only if that
+// matters.
 func (w *Waker) allowed(policies []networkingv1.NetworkPolicy, target policyTarget, peer netip.Addr) (bool, error) {
 	if allows(policies, target, netip.Addr{}, nil) { // everybody
 		return true, nil
@@ -95,9 +96,9 @@ func (w *Waker) podAt(address netip.Addr) (*clientPod, error) {
 	return &clientPod{Namespace: pod.Namespace, Labels: pod.Labels, NamespaceLabels: namespace.Labels}, nil
 }
 
-// awaitDirect waits until the Service leads to PostgreSQL directly on every node, and then returns [gateway.ErrReconnect]. It
-// makes the client count as activity at that moment, and while a sleep is announced. It returns [errAsleepAgain] if the cluster
-// went to sleep meanwhile.
+// awaitDirect waits until the Service leads to PostgreSQL directly on every node, and then returns
+// [gateway.ErrReconnect]. It makes the client count as activity at that moment, and while a sleep is announced. It
+// returns [errAsleepAgain] if the cluster went to sleep meanwhile.
 func (w *Waker) awaitDirect(ctx context.Context, service gateway.Service, peer netip.AddrPort) error {
 	signalled := ""      // the announcement during which the client was signalled
 	var direct time.Time // since when none of our slices leads here; zero: one does
@@ -135,11 +136,13 @@ func (w *Waker) awaitDirect(ctx context.Context, service gateway.Service, peer n
 	}
 }
 
-// maxSignals is how many clients are signalled before the Cluster is read again: each needs a connection to every instance.
+// maxSignals is how many clients are signalled before the Cluster is read again: each needs a connection to every
+// instance.
 const maxSignals = 10
 
-// signalWaiters makes the instances count held clients, which they cannot see, as activity: one of each address, once for
-// each hibernation. Until the operator begins to delete pods, the sidecar turns hibernation off again for a client that counts.
+// signalWaiters makes the instances count held clients, which they cannot see, as activity: one of each address, once
+// for each hibernation. Until the operator begins to delete pods, the sidecar turns hibernation off again for a client
+// that counts.
 func (w *wake) signalWaiters(ctx context.Context, seen *snapshot) {
 	begun := slices.ContainsFunc(seen.pods, func(p corev1.Pod) bool { return !p.DeletionTimestamp.IsZero() })
 	if begun || seen.view.Hibernated {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// tellApart reports whether a rule of pg_hba.conf holds for the client at one address, and not for the gateway at the other, or the other way round. A
-// line that is invalid, or that names hosts, networks or pods, is taken for such a rule. PostgreSQL sees the gateway's address for a
-// session that was held, so that such rules would be bypassed.
+// tellApart reports whether a rule of pg_hba.conf holds for the client at one address, and not for the gateway at the
+// other, or the other way round. A line that is invalid, or that names hosts, networks or pods, is taken for such a
+// rule. PostgreSQL sees the gateway's address for a session that was held, so that such rules would be bypassed.
 func tellApart(lines []string, client, gateway netip.Addr) bool {
 	for _, text := range lines {
 		for line := range strings.Lines(text) {
@@ -60,9 +60,9 @@ func parseRange(address, mask string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(of, ones), bits != 0
 }
 
-// hbaFields splits a line as PostgreSQL does: at white space, which quotes keep together; a comma joins what follows it to the
-// same field, and # begins a comment. Quotes stay, since they take the meaning of a keyword away. A line that is continued
-// by a backslash ends with a field that is no address.
+// hbaFields splits a line as PostgreSQL does: at white space, which quotes keep together; a comma joins what follows it
+// to the same field, and # begins a comment. Quotes stay, since they take the meaning of a keyword away. A line that is
+// continued by a backslash ends with a field that is no address.
 func hbaFields(line string) []string {
 	var result []string
 	var field strings.Builder

@@ -26,10 +26,10 @@ type clientPod struct {
 	Labels, NamespaceLabels map[string]string
 }
 
-// allows reports whether the policies let who has the address connect to the target. Only selectors let a pod in: some networks do not
-// match pods by blocks of addresses. pod is nil where no pod is known to have the address: then only such blocks may let it in.
-// Policies of other kinds, such as AdminNetworkPolicies or those of a network of its own, are not known, nor is whether the network
-// enforces any.
+// allows reports whether the policies let who has the address connect to the target. Only selectors let a pod in: some
+// networks do not match pods by blocks of addresses. pod is nil where no pod is known to have the address: then only
+// such blocks may let it in. Policies of other kinds, such as AdminNetworkPolicies or those of a network of its own,
+// are not known, nor is whether the network enforces any.
 func allows(policies []networkingv1.NetworkPolicy, target policyTarget, address netip.Addr, pod *clientPod) bool {
 	isolated := false
 	for i := range policies {
@@ -47,7 +47,8 @@ func allows(policies []networkingv1.NetworkPolicy, target policyTarget, address 
 	return !isolated
 }
 
-// isolates reports whether the policy holds for what comes to the target. A policy that names no types is one of ingress.
+// isolates reports whether the policy holds for what comes to the target. A policy that names no types is one of
+// ingress.
 func isolates(policy *networkingv1.NetworkPolicy, target policyTarget) bool {
 	types := policy.Spec.PolicyTypes
 	return policy.Namespace == target.Namespace &&

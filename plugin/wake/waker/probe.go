@@ -17,8 +17,8 @@ import (
 const (
 	// probeTimeout limits each of a probe's steps: the dial, the wait for the sidecar and that for PostgreSQL's answer.
 	probeTimeout = time.Second
-	// announceFor is how long a connection that PostgreSQL has accepted is kept until a sidecar that is starting knows whose it is, and
-	// announceEvery how often that is tried.
+	// announceFor is how long a connection that PostgreSQL has accepted is kept until a sidecar that is starting knows
+	// whose it is, and announceEvery how often that is tried.
 	announceFor, announceEvery = 3 * time.Second, 100 * time.Millisecond
 )
 
@@ -32,20 +32,21 @@ type Prober struct {
 	announcing sync.Map
 }
 
-// AcceptsSessions reports whether PostgreSQL answers a startup packet with anything but 57P03. It closes the connection after the
-// answer, which by CloudNativePG's last pg_hba rule is a password request: nothing logs in or is logged. While PostgreSQL
-// recovers, each probe is a line in its log.
+// AcceptsSessions reports whether PostgreSQL answers a startup packet with anything but 57P03. It closes the connection
+// after the answer, which by CloudNativePG's last pg_hba rule is a password request: nothing logs in or is logged.
+// While PostgreSQL recovers, each probe is a line in its log.
 //
-// The local port is sent to the instance's sidecar before the startup packet, because the sidecar judges a connection once the kernel
-// reports its end, and PostgreSQL itself ends one that it refuses with 57P03. So the probe waits for the sidecar, for at most
-// probeTimeout: there may be none, and a NetworkPolicy may drop the request. A connection that PostgreSQL has accepted stays open
-// until the sidecar has its port, for at most announceFor. While a probe waits, others of the same instance give up.
+// The local port is sent to the instance's sidecar before the startup packet, because the sidecar judges a connection
+// once the kernel reports its end, and PostgreSQL itself ends one that it refuses with 57P03. So the probe waits for
+// the sidecar, for at most probeTimeout: there may be none, and a NetworkPolicy may drop the request. A connection that
+// PostgreSQL has accepted stays open until the sidecar has its port, for at most announceFor. While a probe waits,
+// others of the same instance give up.
 func (p *Prober) AcceptsSessions(ctx context.Context, instance netip.AddrPort) bool {
 	return p.start(ctx, instance, netip.AddrPort{}, p.limit())
 }
 
-// Listens reports whether PgBouncer accepts connections. It sends nothing, like the kubelet's probe: asked for a session,
-// PgBouncer would connect to PostgreSQL, and if that failed refuse clients for a while.
+// Listens reports whether PgBouncer accepts connections. It sends nothing, like the kubelet's probe: asked for a
+// session, PgBouncer would connect to PostgreSQL, and if that failed refuse clients for a while.
 func (p *Prober) Listens(ctx context.Context, pooler netip.AddrPort) bool {
 	dialer := net.Dialer{Timeout: p.limit()}
 	conn, err := dialer.DialContext(ctx, "tcp", pooler.String())
@@ -56,8 +57,8 @@ func (p *Prober) Listens(ctx context.Context, pooler netip.AddrPort) bool {
 	return true
 }
 
-// Signal connects to the instance on behalf of a client that the gateway holds, so that the sidecar counts that client as
-// activity, unless the cluster ignores it.
+// Signal connects to the instance on behalf of a client that the gateway holds, so that the sidecar counts that client
+// as activity, unless the cluster ignores it.
 func (p *Prober) Signal(ctx context.Context, instance, client netip.AddrPort) {
 	p.start(ctx, instance, client, clientAddressTimeout)
 }

@@ -33,14 +33,15 @@ const (
 type queue struct {
 	// why it waits; "" if it does not wait.
 	why string
-	// granted is set once this search may wake the cluster. It uses one wake of the budget, however many attempts it needs.
+	// granted is set once this search may wake the cluster. It uses one wake of the budget, however many attempts it
+	// needs.
 	granted bool
 	// asked are the sources for which the budget was asked.
 	asked map[netip.Addr]bool
 }
 
-// mayWake returns a client that may wake the cluster now. It asks for one client of each address, so that none waits because of
-// another's budget or unused wake. Its errors are errQueued and errNobodyWaits.
+// mayWake returns a client that may wake the cluster now. It asks for one client of each address, so that none waits
+// because of another's budget or unused wake. Its errors are errQueued and errNobodyWaits.
 func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (waiting, error) {
 	clients := w.searches.clients(w.service.UID)
 	if len(clients) == 0 {
@@ -99,10 +100,10 @@ func (w *wake) leaveQueue() {
 	w.queue = queue{}
 }
 
-// notBefore returns when the client may wake the cluster. If the last wake came from its source and was not used, it must wait for as
-// long as the cluster was up, twice as long after each further such wake, and at most longestBackoff. Many clients may share a source, so
-// one that stays for some seconds need not wait longer: who has not used a wake left before it was served. A client whose session is
-// ignored does stay.
+// notBefore returns when the client may wake the cluster. If the last wake came from its source and was not used, it
+// must wait for as long as the cluster was up, twice as long after each further such wake, and at most longestBackoff.
+// Many clients may share a source, so one that stays for some seconds need not wait longer: who has not used a wake
+// left before it was served. A client whose session is ignored does stay.
 func notBefore(cluster *cnpgv1.Cluster, client waiting) time.Time {
 	last, asleep, ok := unusedWake(cluster, client.Client)
 	if !ok {
@@ -119,8 +120,8 @@ func notBefore(cluster *cnpgv1.Cluster, client waiting) time.Time {
 	return until
 }
 
-// unusedWake returns the last wake, and when the cluster fell asleep after it, if that wake was not used and came from the client's
-// source. Users whose names are visible are told apart.
+// unusedWake returns the last wake, and when the cluster fell asleep after it, if that wake was not used and came from
+// the client's source. Users whose names are visible are told apart.
 func unusedWake(cluster *cnpgv1.Cluster, client gateway.Client) (last contract.LastWake, asleep time.Time, ok bool) {
 	if !strings.HasPrefix(cluster.Annotations[contract.AnnotationAsleepReason], contract.AsleepReasonUnusedPrefix) {
 		return last, asleep, false

@@ -21,13 +21,15 @@ const (
 	passwordsTimeout = 15 * time.Second
 )
 
-// secrets are the versions of a cluster's Secrets that its instance manager has applied; empty if this replica has seen it asleep only.
+// secrets are the versions of a cluster's Secrets that its instance manager has applied; empty if this replica has seen
+// it asleep only.
 type secrets struct {
 	cluster types.UID
 	applied string
-	// asleep reports whether the cluster sleeps, dozing whether that is a doze, changed whether its versions have changed since, and
-	// pending whether it was woken from hibernation with other versions than applied. One that ends a doze is not waited for: its
-	// instance manager sets passwords only after 20 s (1.30: RequestAndWaitFencingOff in pkg/management/postgres/instance.go).
+	// asleep reports whether the cluster sleeps, dozing whether that is a doze, changed whether its versions have changed
+	// since, and pending whether it was woken from hibernation with other versions than applied. One that ends a doze is
+	// not waited for: its instance manager sets passwords only after 20 s (1.30: RequestAndWaitFencingOff in
+	// pkg/management/postgres/instance.go).
 	asleep, dozing, changed, pending bool
 }
 
@@ -58,7 +60,8 @@ func (s *Stopping) SecretsChanged(cluster types.NamespacedName) bool {
 	return known.asleep && known.changed
 }
 
-// passwordsPending reports whether the instance manager may still have to set passwords, now that PostgreSQL accepts sessions.
+// passwordsPending reports whether the instance manager may still have to set passwords, now that PostgreSQL accepts
+// sessions.
 func (w *wake) passwordsPending(ctx context.Context, seen *snapshot, now time.Time) bool {
 	name := clusterOf(w.service)
 	if !w.Stopping.secrets.Get(name).pending {
@@ -74,8 +77,8 @@ func (w *wake) passwordsPending(ctx context.Context, seen *snapshot, now time.Ti
 	return false
 }
 
-// passwordsSet reports whether the instance manager has set every password. It reads the Cluster from the API server, because the
-// informers keep nothing of its roles.
+// passwordsSet reports whether the instance manager has set every password. It reads the Cluster from the API server,
+// because the informers keep nothing of its roles.
 func (w *wake) passwordsSet(ctx context.Context, seen *snapshot) bool {
 	var cluster cnpgv1.Cluster
 	if err := w.APIReader.Get(ctx, client.ObjectKeyFromObject(seen.cluster), &cluster); err != nil {
@@ -98,7 +101,8 @@ func (w *wake) passwordsSet(ctx context.Context, seen *snapshot) bool {
 	return false
 }
 
-// managedRolesSet reports whether the instance manager has set the password of every managed role from the Secret as it is now.
+// managedRolesSet reports whether the instance manager has set the password of every managed role from the Secret as it
+// is now.
 func managedRolesSet(cluster *cnpgv1.Cluster) bool {
 	if cluster.Spec.Managed == nil {
 		return true
@@ -110,9 +114,9 @@ func managedRolesSet(cluster *cnpgv1.Cluster) bool {
 	})
 }
 
-// roleOfInstanceManager returns the role whose password the instance manager sets last whenever it starts; "" if it sets none. It sets
-// that of the superuser before that of the application's user, and none without a Secret (1.30: refreshCredentialsFromSecret in
-// internal/management/controller/instance_controller.go).
+// roleOfInstanceManager returns the role whose password the instance manager sets last whenever it starts; "" if it
+// sets none. It sets that of the superuser before that of the application's user, and none without a Secret (1.30:
+// refreshCredentialsFromSecret in internal/management/controller/instance_controller.go).
 func roleOfInstanceManager(cluster *cnpgv1.Cluster) string {
 	switch versions := cluster.Status.SecretsResourceVersion; {
 	case cluster.ShouldCreateApplicationDatabase() && versions.ApplicationSecretVersion != "":

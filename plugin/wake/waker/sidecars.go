@@ -22,7 +22,8 @@ import (
 const (
 	// clientAddressTimeout limits the sending of a client address, because a client waits meanwhile.
 	clientAddressTimeout = 200 * time.Millisecond
-	// resendEvery and resendFor are how often, and for how long, an address is sent again if the sidecar did not accept it.
+	// resendEvery and resendFor are how often, and for how long, an address is sent again if the sidecar did not accept
+	// it.
 	resendEvery, resendFor = 500 * time.Millisecond, time.Minute
 )
 
@@ -33,8 +34,9 @@ type Sidecars struct {
 	logger *slog.Logger
 }
 
-// NewSidecars makes the client for all sidecars. It keeps no connections, because sidecars are many and each gets few addresses.
-// It follows no redirects, because a pod's owner must not be able to send the plugin to addresses that only the plugin can reach.
+// NewSidecars makes the client for all sidecars. It keeps no connections, because sidecars are many and each gets few
+// addresses. It follows no redirects, because a pod's owner must not be able to send the plugin to addresses that only
+// the plugin can reach.
 func NewSidecars(logger *slog.Logger) *Sidecars {
 	return &Sidecars{
 		client: &http.Client{
@@ -45,8 +47,9 @@ func NewSidecars(logger *slog.Logger) *Sidecars {
 	}
 }
 
-// Send sends the client address of a connection to the sidecar of the instance, waits for its answer, and reports whether it
-// accepted the address. If it did not, it takes the gateway for the client: client= rules miss the session, and a probe counts.
+// Send sends the client address of a connection to the sidecar of the instance, waits for its answer, and reports
+// whether it accepted the address. If it did not, it takes the gateway for the client: client= rules miss the session,
+// and a probe counts.
 func (s *Sidecars) Send(ctx context.Context, instance netip.Addr, address contract.ClientAddress) (ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, clientAddressTimeout)
 	defer cancel()
@@ -61,8 +64,8 @@ func (s *Sidecars) Send(ctx context.Context, instance netip.Addr, address contra
 	return err == nil
 }
 
-// PasswordSet asks the sidecar of the primary whether the role's password has been set since PostgreSQL started. An older sidecar
-// never says so.
+// PasswordSet asks the sidecar of the primary whether the role's password has been set since PostgreSQL started. An
+// older sidecar never says so.
 func (s *Sidecars) PasswordSet(ctx context.Context, primary netip.Addr, role string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -88,7 +91,8 @@ func (s *Sidecars) do(ctx context.Context, method string, instance netip.Addr, p
 	return errors.Join(err, response.Body.Close())
 }
 
-// SendClientAddress tells the sidecar of the target that the connection from local belongs to the peer. PgBouncer has none.
+// SendClientAddress tells the sidecar of the target that the connection from local belongs to the peer. PgBouncer has
+// none.
 func (w *Waker) SendClientAddress(ctx context.Context, target, local, peer netip.AddrPort) {
 	pods, err := w.Informers.PodsAt(ctx, "", target.Addr())
 	if err == nil && slices.ContainsFunc(pods, func(p corev1.Pod) bool { return endpointslice.IsPooler(&p) }) {
@@ -106,8 +110,8 @@ func (w *Waker) SendClientAddress(ctx context.Context, target, local, peer netip
 	}
 }
 
-// resend repeats the addresses until a sidecar that starts after its PostgreSQL knows of every session that was forwarded. One may
-// end before the sidecar's first sample, but the wake was used.
+// resend repeats the addresses until a sidecar that starts after its PostgreSQL knows of every session that was
+// forwarded. One may end before the sidecar's first sample, but the wake was used.
 func (w *Waker) resend(instance netip.Addr) {
 	if wait.PollUntilContextTimeout(w.Base, resendEvery, resendFor, false, func(ctx context.Context) (done bool, _ error) {
 		for !done && w.Sidecars.Send(ctx, instance, w.unsent.Get(instance)[0]) {

@@ -22,8 +22,8 @@ type step int
 const (
 	// stepAwaitInstance waits until an instance accepts sessions.
 	stepAwaitInstance step = iota
-	// stepAwaitPodsDeleted waits until the operator has deleted every pod. If hibernation were turned off earlier, the operator would fail
-	// over.
+	// stepAwaitPodsDeleted waits until the operator has deleted every pod. If hibernation were turned off earlier, the
+	// operator would fail over.
 	stepAwaitPodsDeleted
 	// stepEndHibernation turns hibernation off.
 	stepEndHibernation
@@ -79,9 +79,9 @@ type snapshot struct {
 	slices   []discoveryv1.EndpointSlice
 }
 
-// candidates returns the instances that may serve the Service's clients, in a stable order: those that its selector matches,
-// otherwise those in its endpoints. An address counts only while a pod of the cluster has it, because an endpoint may be outdated
-// and its address may belong to another cluster by now.
+// candidates returns the instances that may serve the Service's clients, in a stable order: those that its selector
+// matches, otherwise those in its endpoints. An address counts only while a pod of the cluster has it, because an
+// endpoint may be outdated and its address may belong to another cluster by now.
 func (s *snapshot) candidates() []netip.AddrPort {
 	var found []netip.AddrPort
 	held := map[netip.Addr]bool{}
@@ -122,8 +122,8 @@ func (s *snapshot) ready() []netip.AddrPort {
 	})
 }
 
-// running returns the ready candidates, or all while the kubelet reports none as ready: after a wake it does so some seconds after
-// PostgreSQL accepts sessions.
+// running returns the ready candidates, or all while the kubelet reports none as ready: after a wake it does so some
+// seconds after PostgreSQL accepts sessions.
 func (s *snapshot) running() []netip.AddrPort {
 	if ready := s.ready(); len(ready) != 0 {
 		return ready
@@ -137,8 +137,8 @@ func podReady(pod *corev1.Pod) bool {
 	})
 }
 
-// waitedFor returns the sidecar init containers of the pod with that address for whose startup probes PostgreSQL's container may
-// have waited.
+// waitedFor returns the sidecar init containers of the pod with that address for whose startup probes PostgreSQL's
+// container may have waited.
 func (s *snapshot) waitedFor(address netip.Addr) []corev1.Container {
 	for i := range s.pods {
 		if pod := &s.pods[i]; pod.DeletionTimestamp.IsZero() && pod.Status.PodIP == address.String() {
@@ -148,11 +148,12 @@ func (s *snapshot) waitedFor(address netip.Addr) []corev1.Container {
 	return nil
 }
 
-// mustReconnect reports whether the client must reconnect directly, because rules distinguish its address and the gateway's, which
-// PostgreSQL or PgBouncer would see.
+// mustReconnect reports whether the client must reconnect directly, because rules distinguish its address and the
+// gateway's, which PostgreSQL or PgBouncer would see.
 func (s *snapshot) mustReconnect(client, gateway netip.Addr) bool {
 	if s.pooler != nil {
-		return !s.view.Policy.AcceptGateway && s.pooler.Spec.PgBouncer != nil && tellApart(s.pooler.Spec.PgBouncer.PgHBA, client, gateway)
+		return !s.view.Policy.AcceptGateway && s.pooler.Spec.PgBouncer != nil &&
+			tellApart(s.pooler.Spec.PgBouncer.PgHBA, client, gateway)
 	}
 	spec := &s.cluster.Spec
 	return !s.view.Policy.AcceptGateway &&
@@ -162,7 +163,8 @@ func (s *snapshot) mustReconnect(client, gateway netip.Addr) bool {
 // readAgain is when the informers are read again even without a notification.
 const readAgain = time.Second
 
-// pause returns how long to wait before PostgreSQL is probed again. asked is how long ago it was first probed, 0 if not yet.
+// pause returns how long to wait before PostgreSQL is probed again. asked is how long ago it was first probed, 0 if not
+// yet.
 func pause(candidates int, asked time.Duration) time.Duration {
 	if candidates == 0 {
 		return readAgain
@@ -170,9 +172,9 @@ func pause(candidates int, asked time.Duration) time.Duration {
 	return probe.Interval(asked)
 }
 
-// phases are the times at which the phases of a wake ended. stopped is when every pod had been deleted or PostgreSQL had stopped, so
-// that the cluster could be woken; patched is when hibernation was turned off or the fence lifted; found is when a pod had an
-// address; and ready is when PostgreSQL accepted sessions.
+// phases are the times at which the phases of a wake ended. stopped is when every pod had been deleted or PostgreSQL
+// had stopped, so that the cluster could be woken; patched is when hibernation was turned off or the fence lifted;
+// found is when a pod had an address; and ready is when PostgreSQL accepted sessions.
 type phases struct {
 	began, stopped, patched, found, ready time.Time
 }

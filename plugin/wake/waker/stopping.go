@@ -12,12 +12,12 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Stopping remembers the clusters whose PostgreSQL may be stopping for a doze. Whoever replaces a Cluster removes its fence together
-// with the annotations that say so. PostgreSQL stops all the same, and accepts sessions until then. The sidecar keeps the pod
-// unready meanwhile, which no change of the Cluster undoes.
+// Stopping remembers the clusters whose PostgreSQL may be stopping for a doze. Whoever replaces a Cluster removes its
+// fence together with the annotations that say so. PostgreSQL stops all the same, and accepts sessions until then. The
+// sidecar keeps the pod unready meanwhile, which no change of the Cluster undoes.
 //
-// It also remembers which Secrets of a cluster may have to be applied after a wake, and what its annotations ask for. The zero value is
-// ready to use.
+// It also remembers which Secrets of a cluster may have to be applied after a wake, and what its annotations ask for.
+// The zero value is ready to use.
 type Stopping struct {
 	stops   keyed.Map[types.NamespacedName, stop]
 	secrets keyed.Map[types.NamespacedName, secrets]
@@ -30,7 +30,8 @@ type versioned struct {
 	view    plan.Cluster
 }
 
-// View reads a Cluster. The annotations of each version are parsed once: a tenant may make them long, and they matter to every client.
+// View reads a Cluster. The annotations of each version are parsed once: a tenant may make them long, and they matter
+// to every client.
 func (s *Stopping) View(cluster *cnpgv1.Cluster, now time.Time) plan.Cluster {
 	name := client.ObjectKeyFromObject(cluster)
 	known := s.views.Get(name)
@@ -46,7 +47,8 @@ func (s *Stopping) View(cluster *cnpgv1.Cluster, now time.Time) plan.Cluster {
 // stop is a stop of PostgreSQL that has not been recorded.
 type stop struct {
 	cluster types.UID
-	// lastWake is AnnotationLastWake since before the stop. lifted is when the cluster was found unfenced; zero if it is fenced.
+	// lastWake is AnnotationLastWake since before the stop. lifted is when the cluster was found unfenced; zero if it is
+	// fenced.
 	lastWake string
 	lifted   time.Time
 }
@@ -80,8 +82,8 @@ func (s *Stopping) Forget(cluster types.NamespacedName) {
 	s.views.Delete(cluster)
 }
 
-// mayStop reports whether PostgreSQL may still stop, although the fence is gone. Like a fence that a person has lifted, it is assumed
-// not to stop PostgreSQL any more after [plan.LiftedFenceTimeout].
+// mayStop reports whether PostgreSQL may still stop, although the fence is gone. Like a fence that a person has lifted,
+// it is assumed not to stop PostgreSQL any more after [plan.LiftedFenceTimeout].
 func (s *Stopping) mayStop(cluster types.NamespacedName, now time.Time) bool {
 	lifted := s.stops.Get(cluster).lifted
 	return !lifted.IsZero() && now.Sub(lifted) < plan.LiftedFenceTimeout

@@ -172,8 +172,8 @@ func (w *wake) wrote(value, from string) {
 // reachesWithin is how long an instance may be ready for its Service while no probe of this replica reaches it.
 const reachesWithin = 5 * time.Second
 
-// probeInstances starts probes of the instances. If none is known to accept sessions, it returns how long to wait before the next ones. It
-// does not wait for the probes, so that a lost packet does not delay the next probe.
+// probeInstances starts probes of the instances. If none is known to accept sessions, it returns how long to wait
+// before the next ones. It does not wait for the probes, so that a lost packet does not delay the next probe.
 func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (found netip.AddrPort, wait time.Duration, _ error) {
 	candidates := seen.candidates()
 	if len(candidates) == 0 {
@@ -237,8 +237,8 @@ func (w *wake) probe(ctx context.Context, instance netip.AddrPort, to chan<- pro
 	}
 }
 
-// pause waits until the time has passed, something has changed or an instance accepts sessions. It returns the cause if the
-// context has ended, and the error of a probe.
+// pause waits until the time has passed, something has changed or an instance accepts sessions. It returns the cause if
+// the context has ended, and the error of a probe.
 func (w *wake) pause(ctx context.Context, wait time.Duration, changed <-chan struct{}) error {
 	if wait < readAgain {
 		changed = nil // the state is read soon enough anyway
@@ -342,8 +342,8 @@ func (w *wake) warn(reason, message string) {
 	}
 }
 
-// Annotate sets annotations of the Cluster, and removes those without a value. It fails with a conflict if the Cluster has
-// changed since it was read.
+// Annotate sets annotations of the Cluster, and removes those without a value. It fails with a conflict if the Cluster
+// has changed since it was read.
 func Annotate(ctx context.Context, c client.Client, cluster *cnpgv1.Cluster, annotations map[string]*string) error {
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": cluster.ResourceVersion, "annotations": annotations},

@@ -1,10 +1,12 @@
 // Package waker wakes clusters for their clients, and finds the instance that serves them.
 //
-// There is one wake for each Service, however many clients wait. Hibernation is turned off once, however many Services have
-// waiting clients. Across replicas the API server ensures that, because the patch applies only to the state that was read.
-// Hibernation is never turned off before the operator has deleted every pod, nor where a person put the cluster to sleep.
+// There is one wake for each Service, however many clients wait. Hibernation is turned off once, however many Services
+// have waiting clients. Across replicas the API server ensures that, because the patch applies only to the state that
+// was read. Hibernation is never turned off before the operator has deleted every pod, nor where a person put the
+// cluster to sleep.
 //
-// A cluster that dozes is woken by lifting its fence, but only after PostgreSQL has stopped, and only if the fence is this project's.
+// A cluster that dozes is woken by lifting its fence, but only after PostgreSQL has stopped, and only if the fence is
+// this project's.
 package waker
 
 import (
@@ -95,8 +97,8 @@ type Waker struct {
 	Probe func(context.Context, netip.AddrPort) bool
 	// Listens reports whether PgBouncer accepts connections; it is [Prober.Listens] outside of tests.
 	Listens func(context.Context, netip.AddrPort) bool
-	// PasswordSet reports whether the role's password has been set since PostgreSQL started; it is [Sidecars.PasswordSet] outside of
-	// tests.
+	// PasswordSet reports whether the role's password has been set since PostgreSQL started; it is [Sidecars.PasswordSet]
+	// outside of tests.
 	PasswordSet func(ctx context.Context, instance netip.Addr, role string) bool
 	// Signal makes an instance count the client as activity; it is [Prober.Signal] outside of tests.
 	Signal func(ctx context.Context, instance, client netip.AddrPort)
@@ -161,7 +163,8 @@ func (w *Waker) Refuses(service gateway.Service, peer netip.AddrPort) gateway.Re
 	return ""
 }
 
-// Running returns the instances behind the Service that serve it, or none while all clients are held. It never wakes the cluster.
+// Running returns the instances behind the Service that serve it, or none while all clients are held. It never wakes
+// the cluster.
 func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
 	seen, err := w.read(w.Base, service)
 	if err != nil || seen.view.HoldsAll() {
@@ -170,8 +173,8 @@ func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
 	return seen.targets()
 }
 
-// MustReconnect reports whether a session of the client must not come from the gateway's address to a running instance. If that
-// cannot be read, it must not.
+// MustReconnect reports whether a session of the client must not come from the gateway's address to a running instance.
+// If that cannot be read, it must not.
 func (w *Waker) MustReconnect(service gateway.Service, peer netip.AddrPort) bool {
 	seen, err := w.read(w.Base, service)
 	return err != nil || slices.ContainsFunc(seen.targets(), func(target netip.AddrPort) bool {
@@ -179,9 +182,9 @@ func (w *Waker) MustReconnect(service gateway.Service, peer netip.AddrPort) bool
 	})
 }
 
-// Resolve wakes the cluster if it sleeps, and returns an instance behind the Service that accepts sessions. Its errors are
-// [gateway.ErrAsleepByHand], [gateway.ErrMaintenance], [gateway.ErrReconnect], [gateway.ErrTimeout], [gateway.ErrGone] and those of
-// the context.
+// Resolve wakes the cluster if it sleeps, and returns an instance behind the Service that accepts sessions. Its errors
+// are [gateway.ErrAsleepByHand], [gateway.ErrMaintenance], [gateway.ErrReconnect], [gateway.ErrTimeout],
+// [gateway.ErrGone] and those of the context.
 //
 // Every client waits for the full [Waker.Limit], even if it joins a search late.
 func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gateway.Client) (netip.AddrPort, error) {
@@ -211,8 +214,8 @@ func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gat
 	}
 }
 
-// admit returns nil if the client's session may go through the gateway to the instance. Otherwise it waits until the client can
-// connect to PostgreSQL directly.
+// admit returns nil if the client's session may go through the gateway to the instance. Otherwise it waits until the
+// client can connect to PostgreSQL directly.
 func (w *Waker) admit(ctx context.Context, service gateway.Service, client gateway.Client, instance netip.AddrPort) error {
 	seen, err := w.read(ctx, service)
 	if err == nil && w.barred(ctx, seen, instance.Addr(), client.Peer.Addr().Unmap()) {
@@ -221,13 +224,14 @@ func (w *Waker) admit(ctx context.Context, service gateway.Service, client gatew
 	return err
 }
 
-// holdsWithin limits the last question before a session begins, whether all clients are held. With the way of the session's first byte
-// it is shorter than the sidecar's wait between the confirmation that they are and its last sample.
+// holdsWithin limits the last question before a session begins, whether all clients are held. With the way of the
+// session's first byte it is shorter than the sidecar's wait between the confirmation that they are and its last
+// sample.
 const holdsWithin = 500 * time.Millisecond
 
-// MayBegin reports whether a session may begin. While a doze is announced, that is for the API server to say: the replica that confirms
-// that all clients are held does so for all, and another one, whose informers may be late, must not pass a client to a PostgreSQL that
-// is about to be fenced. Without an answer the client is held.
+// MayBegin reports whether a session may begin. While a doze is announced, that is for the API server to say: the
+// replica that confirms that all clients are held does so for all, and another one, whose informers may be late, must
+// not pass a client to a PostgreSQL that is about to be fenced. Without an answer the client is held.
 func (w *Waker) MayBegin(ctx context.Context, service gateway.Service) bool {
 	seen, err := w.read(ctx, service)
 	if err != nil || seen.view.HoldsAll() || !seen.view.DozeAnnounced {
@@ -250,8 +254,8 @@ func (w *Waker) CountAsActive(ctx context.Context, service gateway.Service, peer
 	}
 }
 
-// search finds an instance of the Service for all clients that wait for one. It outlives the client that started it. A panic ends
-// only this search, not the process.
+// search finds an instance of the Service for all clients that wait for one. It outlives the client that started it. A
+// panic ends only this search, not the process.
 func (w *Waker) search(service gateway.Service, client gateway.Client) (address netip.AddrPort, err error) {
 	ctx, cancel := context.WithCancel(w.Base)
 	defer cancel()
