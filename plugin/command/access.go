@@ -28,9 +28,9 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/retry"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -334,7 +334,7 @@ func (a *access) annotate(ctx context.Context, cluster *cnpgv1.Cluster, annotati
 // change reads a Cluster and sets the annotations that decide returns, retrying on a conflict. If decide returns none,
 // nothing is changed.
 func (a *access) change(ctx context.Context, name string, decide func(*cnpgv1.Cluster) map[string]*string) error {
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	return retry.OnError(retry.Attempts, apierrors.IsConflict, func() error {
 		cluster, err := a.cluster(ctx, name)
 		if err != nil {
 			return err

@@ -16,10 +16,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
+	"github.com/cnpg-i/scale-to-zero/plugin/retry"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -163,6 +163,9 @@ func (a *access) enrolAll(
 			restarting = restarting[1:]
 		}
 		answer, err := a.enrol(ctx, e, key, dryRun)
+		if errors.Is(err, context.Canceled) { // which is all that would be said if it were wrapped
+			return errors.Join(append(problems, errInterrupted)...)
+		}
 		if err != nil {
 			problems = append(problems, err)
 			continue
@@ -235,7 +238,7 @@ func (a *access) enrol(
 	}
 	// Invalid: the test has failed.
 	changed := func(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsConflict(err) }
-	err = retry.OnError(retry.DefaultRetry, changed, func() error {
+	err = retry.OnError(retry.Attempts, changed, func() error {
 		cluster, err := a.get(ctx, key)
 		if err != nil {
 			return err

@@ -204,6 +204,25 @@ func TestEnrolment(t *testing.T) {
 	}
 }
 
+// An interrupt does not hide what failed before it.
+func TestEnrolment_saysWhatFailedBeforeTheInterrupt(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, cluster("blue", unlisted), cluster("orders", unlisted))
+		w.conflicts = 5 // as many as there are attempts
+		looks := 0
+		w.looked = func(w *world, _ *cnpgv1.Cluster) {
+			if looks++; looks == 5 { // the last attempt for the first cluster
+				w.lost, w.lostBy = 1000, context.Canceled
+			}
+		}
+		got := w.run(t.Context(), "enable", "-A", "--at-a-time", "0")
+		if !strings.Contains(got, `"blue"`) || !strings.Contains(got, errInterrupted.Error()) {
+			t.Error(got)
+		}
+	})
+}
+
 // A cluster is begun when the instances of the one before have been restarted, and not at all if they are not.
 func TestEnrolment_restartsOneClusterAfterTheOther(t *testing.T) {
 	t.Parallel()

@@ -17,10 +17,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
+	"github.com/cnpg-i/scale-to-zero/plugin/retry"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -85,7 +85,7 @@ func (e *Endpoint) tell(ctx context.Context, w http.ResponseWriter, name types.N
 func (e *Endpoint) wake(ctx context.Context, w http.ResponseWriter, name types.NamespacedName, user string) {
 	var cluster cnpgv1.Cluster
 	var status int
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	err := retry.OnError(retry.Attempts, apierrors.IsConflict, func() error {
 		cluster = cnpgv1.Cluster{}
 		if err := e.APIReader.Get(ctx, name, &cluster); err != nil {
 			return err // it stands for the API server

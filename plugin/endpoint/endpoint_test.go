@@ -289,15 +289,22 @@ func TestEndpoint_writesAgainWhatHasChangedMeanwhile(t *testing.T) {
 
 func TestEndpoint_saysThatTheAPIServerFails(t *testing.T) {
 	t.Parallel()
-	for _, fails := range []client.Object{&authenticationv1.TokenReview{}, &authorizationv1.SubjectAccessReview{}, &cnpgv1.Cluster{}} {
-		t.Run(fmt.Sprintf("%T", fails), func(t *testing.T) {
+	errEtcd, late := errors.New("no etcd"), fmt.Errorf("no etcd: %w", context.DeadlineExceeded)
+	for _, row := range []struct {
+		fails client.Object
+		by    error
+	}{
+		{&authenticationv1.TokenReview{}, errEtcd}, {&authorizationv1.SubjectAccessReview{}, errEtcd},
+		{&cnpgv1.Cluster{}, errEtcd}, {&cnpgv1.Cluster{}, late},
+	} {
+		t.Run(fmt.Sprintf("%T, %v", row.fails, row.by), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, cluster(hibernates(contract.FieldManager)))
 			w.refuse = func(o client.Object) error {
-				if fmt.Sprintf("%T", o) != fmt.Sprintf("%T", fails) {
+				if fmt.Sprintf("%T", o) != fmt.Sprintf("%T", row.fails) {
 					return nil
 				}
-				return errors.New("no etcd")
+				return row.by
 			}
 			got := w.ask(http.MethodPost, page, "caller")
 			if got.Code != http.StatusServiceUnavailable || strings.Contains(got.Body.String(), "etcd") {

@@ -271,6 +271,22 @@ func TestAssign_losesTheLastPortToAnotherReplica(t *testing.T) {
 	}
 }
 
+// A port is assigned only once the API server has it.
+func TestAssign_failsIfTheAPIServerDoesNotAnswerInTime(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	c := api(t, &writes)
+	late := interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // the fake is one
+		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+			return context.DeadlineExceeded
+		},
+	})
+	store := &Store{Client: late, APIReader: c, Namespace: "system", Named: nobody, Range: Range{10000, 10001}}
+	if got, err := store.Assign(t.Context(), []Request{request("a")}, now); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("assigned %v, %v", got, err)
+	}
+}
+
 // A user who may create Services takes no more than a share of the ports.
 func TestAssign_sharesThePortsFairly(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,2 @@
+// Package retry repeats writes that the API server refuses because another client came between.
+package retry
