@@ -94,7 +94,9 @@ var fieldsOfInterest = [][]byte{
 // who set the fence.
 func ofCluster(c *cnpgv1.Cluster) {
 	c.ManagedFields, c.Labels, c.Annotations = entriesWith(c.ManagedFields, fieldsOfInterest...), nil, maps.Clone(c.Annotations)
-	delete(c.Annotations, corev1.LastAppliedConfigAnnotation)
+	if !contract.FenceApplied(c.Annotations) { // which makes a fence a person's
+		delete(c.Annotations, corev1.LastAppliedConfigAnnotation)
+	}
 	delete(c.Annotations, contract.AnnotationCounts)
 	c.Spec = cnpgv1.ClusterSpec{
 		Instances: c.Spec.Instances, Plugins: c.Spec.Plugins, Resources: c.Spec.Resources, Probes: c.Spec.Probes,

@@ -254,16 +254,17 @@ func TestWhoseTheSwitchIsStaysKnown(t *testing.T) {
 func TestTransform_keepsWhoseTheFenceIs(t *testing.T) {
 	t.Parallel()
 	const fence, both = `{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{}}}}`, `{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{},"f:cnpg.io/hibernation":{}}}}`
-	for _, row := range []struct{ rule, manager, fields, value, hibernation string }{
-		{"ours", contract.FieldManager, fence, contract.FencedInstancesAll, ""},
-		{"ours, and hibernation", contract.FieldManager, both, contract.FencedInstancesAll, "on"},
-		{"a person's", "kubectl-cnpg", both, contract.FencedInstancesAll, "on"},
-		{"of one instance", contract.FieldManager, fence, `["orders-1"]`, ""},
+	for _, row := range []struct{ rule, manager, fields, value, hibernation, applied string }{
+		{"ours", contract.FieldManager, fence, contract.FencedInstancesAll, "", `{}`},
+		{"ours, and hibernation", contract.FieldManager, both, contract.FencedInstancesAll, "on", `{}`},
+		{"a person's", "kubectl-cnpg", both, contract.FencedInstancesAll, "on", `{}`},
+		{"ours, until a person applied it too", contract.FieldManager, fence, contract.FencedInstancesAll, "", `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]"}}}`},
+		{"of one instance", contract.FieldManager, fence, `["orders-1"]`, "", `{}`},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			have := &cnpgv1.Cluster{ObjectMeta: *meta.DeepCopy()}
-			have.Annotations = map[string]string{contract.AnnotationFencedInstances: row.value, contract.AnnotationHibernation: row.hibernation}
+			have.Annotations = map[string]string{contract.AnnotationFencedInstances: row.value, contract.AnnotationHibernation: row.hibernation, corev1.LastAppliedConfigAnnotation: row.applied}
 			have.ManagedFields = append(have.ManagedFields, metav1.ManagedFieldsEntry{Manager: row.manager, FieldsV1: metav1.NewFieldsV1(row.fields)})
 			once := through(t, have)
 			if diff := cmp.Diff(plan.View(have, time.Now()), plan.View(once, time.Now())); diff != "" {
