@@ -11,6 +11,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -55,7 +56,7 @@ func checkUninstall(ctx context.Context, arguments []string, stdout, stderr io.W
 }
 
 const (
-	// listed is the page size for listing Clusters and Poolers, named how many of them an error names.
+	// listed is the page size for listing Clusters, Poolers and ScheduledBackups, named how many of them an error names.
 	listed, named = 200, 10
 	// pollEvery is the polling interval while the plugin removes its objects.
 	pollEvery = time.Second
@@ -161,22 +162,44 @@ func leftovers(ctx context.Context, reader client.Reader, clusters schema.GroupV
 			return fmt.Sprintf("%s %s/%s", kind.Kind, list.Items[0].Namespace, list.Items[0].Name), nil
 		}
 	}
-	return markedPooler(ctx, reader, clusters.WithKind("PoolerList"))
+	for _, kind := range []struct{ kind, mark string }{
+		{"Pooler", contract.AnnotationInstances}, {"ScheduledBackup", contract.AnnotationSuspended},
+	} {
+		if left, err := marked(ctx, reader, clusters, kind.kind, kind.mark); err != nil || left != "" {
+			return left, err
+		}
+	}
+	return "", nil
 }
 
-// markedPooler names the mark of a Pooler that the plugin has scaled to zero, if there is one.
-func markedPooler(ctx context.Context, reader client.Reader, kind schema.GroupVersionKind) (string, error) {
-	var list metav1.PartialObjectMetadataList
-	list.SetGroupVersionKind(kind)
+// marked names the mark of an object that the plugin restores, if there is one: a Pooler that it has scaled to zero, or
+// a ScheduledBackup that a sidecar has suspended. It leaves those of deleted Clusters alone.
+func marked(
+	ctx context.Context, reader client.Reader, clusters schema.GroupVersion, kind, mark string,
+) (string, error) {
+	var list unstructured.UnstructuredList
+	list.SetGroupVersionKind(clusters.WithKind(kind + "List"))
 	for next := ""; ; {
 		if err := reader.List(ctx, &list, client.Limit(listed), client.Continue(next)); meta.IsNoMatchError(err) {
 			return "", nil
 		} else if err != nil {
-			return "", fmt.Errorf("list Poolers: %w", err)
+			return "", fmt.Errorf("list the objects of kind %s: %w", kind, err)
 		}
 		for i := range list.Items {
-			if pooler := &list.Items[i]; metav1.HasAnnotation(pooler.ObjectMeta, contract.AnnotationInstances) {
-				return fmt.Sprintf("annotation %s of Pooler %s/%s", contract.AnnotationInstances, pooler.Namespace, pooler.Name), nil
+			object := &list.Items[i]
+			if _, is := object.GetAnnotations()[mark]; !is {
+				continue
+			}
+			name, _, _ := unstructured.NestedString(object.Object, "spec", "cluster", "name")
+			var cluster metav1.PartialObjectMetadata
+			cluster.SetGroupVersionKind(clusters.WithKind("Cluster"))
+			err := reader.Get(ctx, client.ObjectKey{Namespace: object.GetNamespace(), Name: name}, &cluster)
+			switch {
+			case apierrors.IsNotFound(err):
+			case err != nil:
+				return "", fmt.Errorf("read Cluster %s/%s: %w", object.GetNamespace(), name, err)
+			default:
+				return fmt.Sprintf("annotation %s of %s %s/%s", mark, kind, object.GetNamespace(), object.GetName()), nil
 			}
 		}
 		if next = list.GetContinue(); next == "" {

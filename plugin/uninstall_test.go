@@ -109,9 +109,14 @@ func TestCheckUninstall_awaitsWhatThePluginRemoves(t *testing.T) {
 		object.SetLabels(map[string]string{key: value})
 		return object
 	}
-	pooler := func(name, annotation string) client.Object {
-		object := &cnpgv1.Pooler{ObjectMeta: metadata(name)}
+	pooler := func(cluster, annotation string) client.Object {
+		object := &cnpgv1.Pooler{ObjectMeta: metadata("orders-pool"), Spec: cnpgv1.PoolerSpec{Cluster: cnpgv1.LocalObjectReference{Name: cluster}}}
 		object.Annotations = map[string]string{annotation: "2"}
+		return object
+	}
+	schedule := func(cluster string) client.Object {
+		object := &cnpgv1.ScheduledBackup{ObjectMeta: metadata("orders-daily"), Spec: cnpgv1.ScheduledBackupSpec{Cluster: cnpgv1.LocalObjectReference{Name: cluster}}}
+		object.Annotations = map[string]string{contract.AnnotationSuspended: "true"}
 		return object
 	}
 	for _, row := range []struct {
@@ -122,8 +127,11 @@ func TestCheckUninstall_awaitsWhatThePluginRemoves(t *testing.T) {
 		{"a slice of the gateway", mark(&discoveryv1.EndpointSlice{ObjectMeta: metadata("orders-rw-x")}, discoveryv1.LabelManagedBy, endpointslice.ManagedBy), "EndpointSlice shop/orders-rw-x"},
 		{"a binding", mark(&rbacv1.RoleBinding{ObjectMeta: metadata("orders-scale-to-zero")}, contract.LabelManagedBy, contract.ManagedBy), "RoleBinding shop/orders-scale-to-zero"},
 		{"a role", mark(&rbacv1.Role{ObjectMeta: metadata("orders-scale-to-zero")}, contract.LabelManagedBy, contract.ManagedBy), "Role shop/orders-scale-to-zero"},
-		{"a Pooler that is scaled to zero", pooler("orders-pool", contract.AnnotationInstances), "annotation xata.io/scale-to-zero-instances of Pooler shop/orders-pool"},
-		{"one that the plugin has not scaled", pooler("orders-pool", "example.org/note"), ""},
+		{"a Pooler that is scaled to zero", pooler("bystander", contract.AnnotationInstances), "annotation xata.io/scale-to-zero-instances of Pooler shop/orders-pool"},
+		{"one that the plugin has not scaled", pooler("bystander", "example.org/note"), ""},
+		{"one of a Cluster that was deleted", pooler("gone", contract.AnnotationInstances), ""},
+		{"a ScheduledBackup that is suspended", schedule("bystander"), "annotation xata.io/scale-to-zero-suspended of ScheduledBackup shop/orders-daily"},
+		{"one of a deleted Cluster, whose mark the plugin leaves", schedule("gone"), ""},
 		{"a cluster that dozes", fenced("orders", contract.FieldManager), "the fence of Cluster shop/orders"},
 		{"one that a person fenced", fenced("orders", "kubectl-cnpg"), ""},
 		{"somebody else's slice", mark(&discoveryv1.EndpointSlice{ObjectMeta: metadata("orders-rw-y")}, discoveryv1.LabelManagedBy, "endpointslice-controller.k8s.io"), ""},
@@ -131,11 +139,11 @@ func TestCheckUninstall_awaitsWhatThePluginRemoves(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				stays := awaitRemovable(t.Context(), reading(t, row.object).Build(), resource, time.Minute)
+				stays := awaitRemovable(t.Context(), reading(t, row.object, cluster("bystander")).Build(), resource, time.Minute)
 				if (stays != nil) != (row.want != "") || row.want != "" && !strings.Contains(stays.Error(), row.want+" is still there after 1m0s") {
 					t.Errorf("it says %v, want %q", stays, row.want)
 				}
-				store := reading(t, row.object.DeepCopyObject().(client.Object)).Build()
+				store := reading(t, row.object.DeepCopyObject().(client.Object), cluster("bystander")).Build()
 				go func() {
 					time.Sleep(20 * time.Second)
 					if err := store.Delete(t.Context(), row.object); err != nil {
