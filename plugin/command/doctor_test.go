@@ -142,14 +142,19 @@ func TestJudge(t *testing.T) {
 		"a LimitRange is not to raise requests by its minimum": {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Min: cpu("50m")})}, raised},
 		"nor by its ratio":                                     {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{MaxLimitRequestRatio: cpu("4")})}, raised},
 		"a ratio that the settings keep to is well":            {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{MaxLimitRequestRatio: cpu("10"), Min: cpu("10m"), Max: cpu("100m")})}, "The command finds nothing wrong."},
-		"a Guaranteed pod requests its limit":                  {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Min: cpu("50m")}), func(f *facts) { f.clusters[0].Pods[0].Status.QOSClass = corev1.PodQOSGuaranteed }}, "The command finds nothing wrong."},
-		"a LimitRange is not to refuse the sidecar":            {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")})}, "The LimitRange small refuses the sidecars of the Cluster shop/orders: the maximum of cpu is 99m, and their limit 100m (docs/reference/configuration.md#settings-of-the-plugin)."},
-		"it may admit a limit that is elsewhere":               {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")}), func(f *facts) { plugin(f).Env[1].ValueFrom = &corev1.EnvVarSource{} }}, "The command finds nothing wrong."},
-		"or in a ConfigMap":                                    {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")}), func(f *facts) { plugin(f).Env, plugin(f).EnvFrom = plugin(f).Env[:1], make([]corev1.EnvFromSource, 1) }}, "The command finds nothing wrong."},
-		"one of another namespace does not matter":             {[]func(*facts){limitRange("team", corev1.LimitRangeItem{Max: cpu("1m")})}, "The command finds nothing wrong."},
-		"CloudNativePG's alert pages":                          {[]func(*facts){rule(pages)}, "The alert CNPGClusterOffline of the PrometheusRule monitoring/rules fires for a cluster that sleeps, and no PrometheusRule has the alert ScaleToZeroAsleep that inhibits it (docs/guides/monitoring.md#other-peoples-alerts)."},
-		"it does not where it is inhibited":                    {[]func(*facts){rule(pages), rule(inhibits)}, "The command finds nothing wrong."},
-		"several things are named one a line":                  {[]func(*facts){func(f *facts) { f.replicas = nil; sidecar(f).Image = "sidecar:0" }}, unready + "\n" + old},
+		"a Guaranteed pod requests what is set": {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Min: cpu("50m")}), func(f *facts) {
+			f.clusters[0].Pods[0].Status.QOSClass = corev1.PodQOSGuaranteed
+			env := &f.deployments[0].Spec.Template.Spec.Containers[0].Env
+			*env = append(*env, corev1.EnvVar{Name: "SIDECAR_CPU_REQUEST", Value: "20m"})
+		}}, "The LimitRange small raises what the sidecars of the Cluster shop/orders request of cpu above 20m (docs/reference/configuration.md#settings-of-the-plugin)."},
+		"a Guaranteed pod requests its limit":       {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Min: cpu("50m")}), func(f *facts) { f.clusters[0].Pods[0].Status.QOSClass = corev1.PodQOSGuaranteed }}, "The command finds nothing wrong."},
+		"a LimitRange is not to refuse the sidecar": {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")})}, "The LimitRange small refuses the sidecars of the Cluster shop/orders: the maximum of cpu is 99m, and their limit 100m (docs/reference/configuration.md#settings-of-the-plugin)."},
+		"it may admit a limit that is elsewhere":    {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")}), func(f *facts) { plugin(f).Env[1].ValueFrom = &corev1.EnvVarSource{} }}, "The command finds nothing wrong."},
+		"or in a ConfigMap":                         {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")}), func(f *facts) { plugin(f).Env, plugin(f).EnvFrom = plugin(f).Env[:1], make([]corev1.EnvFromSource, 1) }}, "The command finds nothing wrong."},
+		"one of another namespace does not matter":  {[]func(*facts){limitRange("team", corev1.LimitRangeItem{Max: cpu("1m")})}, "The command finds nothing wrong."},
+		"CloudNativePG's alert pages":               {[]func(*facts){rule(offlineAlert)}, "The alert CNPGClusterOffline of the PrometheusRule monitoring/rules fires for a cluster that sleeps, and no PrometheusRule has the alert ScaleToZeroAsleep that inhibits it (docs/guides/monitoring.md#other-peoples-alerts)."},
+		"it does not where it is inhibited":         {[]func(*facts){rule(offlineAlert), rule(asleepAlert)}, "The command finds nothing wrong."},
+		"several things are named one a line":       {[]func(*facts){func(f *facts) { f.replicas = nil; sidecar(f).Image = "sidecar:0" }}, unready + "\n" + old},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

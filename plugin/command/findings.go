@@ -70,8 +70,9 @@ func (r alertRules) have(alert string) bool { return strings.Contains(string(r.S
 // holds.
 const clocksMayDiffer, sidecarsMayDiffer, recently = time.Second, 30*time.Second + 1, 10 * time.Minute
 
-// pages is CloudNativePG's alert that fires while a cluster sleeps; Alertmanager inhibits it while inhibits fires.
-const pages, inhibits = "CNPGClusterOffline", "ScaleToZeroAsleep"
+// offlineAlert is CloudNativePG's alert that fires while a cluster sleeps; Alertmanager inhibits it while asleepAlert
+// fires.
+const offlineAlert, asleepAlert = "CNPGClusterOffline", "ScaleToZeroAsleep"
 
 func (f *facts) find(page, format string, arguments ...any) {
 	f.found = append(f.found, finding{fmt.Sprintf(format, arguments...), "docs/" + page})
@@ -104,10 +105,10 @@ func judge(f facts) []finding {
 		}
 	}
 	for _, r := range f.rules {
-		if r.have(pages) && !slices.ContainsFunc(f.rules, func(r alertRules) bool { return r.have(inhibits) }) {
+		if r.have(offlineAlert) && !slices.ContainsFunc(f.rules, func(r alertRules) bool { return r.have(asleepAlert) }) {
 			f.find("guides/monitoring.md#other-peoples-alerts",
 				"The alert %s of the PrometheusRule %s/%s fires for a cluster that sleeps, "+
-					"and no PrometheusRule has the alert %s that inhibits it", pages, r.Namespace, r.Name, inhibits)
+					"and no PrometheusRule has the alert %s that inhibits it", offlineAlert, r.Namespace, r.Name, asleepAlert)
 		}
 	}
 	return f.found
@@ -189,7 +190,8 @@ func (f *facts) judgeLimits(c *examined) {
 	for _, s := range sidecarSettings {
 		limit, invalid := resource.ParseQuantity(f.setting(s.limit[0], s.limit[1]))
 		request, alsoInvalid := resource.ParseQuantity(f.setting(s.request[0], s.request[1]))
-		if slices.ContainsFunc(c.Pods, func(p corev1.Pod) bool { return p.Status.QOSClass == corev1.PodQOSGuaranteed }) {
+		guaranteed := func(p corev1.Pod) bool { return p.Status.QOSClass == corev1.PodQOSGuaranteed }
+		if f.setting(s.request[0], "") == "" && slices.ContainsFunc(c.Pods, guaranteed) {
 			request = limit
 		}
 		for _, r := range f.ranges {
