@@ -111,7 +111,7 @@ func (r *router) removeAll(ctx context.Context) (removed int, err error) {
 	for i := range own {
 		namespaces.Insert(own[i].Namespace)
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	var group errgroup.Group // one that fails must not cancel the others
 	group.SetLimit(maxConcurrentRemovals)
 	for _, namespace := range sets.List(namespaces) {
 		group.Go(func() error {
