@@ -145,7 +145,7 @@ func TestValues_reachThePlugin(t *testing.T) {
 	got := rendered(t, "cnpg-system", set(t,
 		`gateway.ports="20000-20999"`, `gateway.allow=["10.0.0.0/8","fd00::/8"]`, `gateway.wakeTimeout="3m"`, `gateway.wakeSourceBurst=50`, `gateway.wakeHibernatedBy=["sablier","other"]`, `gateway.wakeBurst=1000000`, `gateway.wakeRate=20`, `gateway.held=9000`, `gateway.drainSeconds=60`,
 		`sidecar.update="immediate"`, `shortenStartupProbes=false`, `sidecar.resources.requests.cpu="10m"`, `rbac.cnpgGroup="postgresql.example.org"`, `policies.annotations=true`, `replicaCount=1`,
-		`additionalArgs=["--validate-clusters=true"]`, `additionalEnv=[{"name":"RELEASE","value":"{{ .Release.Name }}"}]`,
+		`additionalArgs=["--log-level=debug"]`, `additionalEnv=[{"name":"RELEASE","value":"{{ .Release.Name }}"}]`,
 		`networkPolicy.enabled=true`, `podLabels={"team":"databases"}`, `commonAnnotations={"example.org/owner":"databases"}`))
 	body, err := yaml.Marshal(got["Deployment scale-to-zero"].Object)
 	if err != nil {
@@ -153,7 +153,7 @@ func TestValues_reachThePlugin(t *testing.T) {
 	}
 	for _, want := range []string{
 		"- name: GATEWAY_PORTS\n          value: 20000-20999\n", "value: 10.0.0.0/8,fd00::/8\n", "value: 3m\n", "value: sablier,other\n", "value: \"1000000\"\n", "value: \"20\"\n", "value: \"9000\"\n", "value: 60s\n",
-		"terminationGracePeriodSeconds: 115\n", "value: immediate\n", "- name: SHORTEN_STARTUP_PROBES\n          value: \"false\"\n", "value: 10m\n", "value: postgresql.example.org\n", "- --validate-clusters=true\n",
+		"terminationGracePeriodSeconds: 115\n", "value: immediate\n", "- name: SHORTEN_STARTUP_PROBES\n          value: \"false\"\n", "value: 10m\n", "value: postgresql.example.org\n", "- --log-level=debug\n",
 		"- name: RELEASE\n          value: scale-to-zero\n", "team: databases\n", "example.org/owner: databases\n", "replicas: 1\n",
 	} {
 		if !strings.Contains(string(body), want) {

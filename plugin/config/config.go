@@ -119,9 +119,6 @@ var image = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]
 // component matches a part of an image's path.
 const component = `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`
 
-// removed is the variable of a setting that there has been, which offered the operator to validate annotations.
-const removed = "VALIDATE_CLUSTERS"
-
 // reader validates the values and collects the problems.
 type reader struct {
 	values   map[string]string
@@ -146,9 +143,6 @@ func Parse(arguments []string, lookup func(string) (string, bool), output io.Wri
 	r := reader{values: map[string]string{}}
 	for name, value := range values {
 		r.values[name] = *value
-	}
-	if value, set := lookup(removed); set {
-		r.problems = append(r.problems, fmt.Errorf("%s is %q: it has been removed, and must not be set; admission policies refuse invalid annotations", removed, value))
 	}
 	if flags.NArg() != 0 {
 		r.problems = append(r.problems, fmt.Errorf("argument %q is invalid: all settings are flags", flags.Arg(0)))
@@ -239,7 +233,7 @@ func (r *reader) serving(c Config) {
 func (r *reader) files(needs string, names ...string) {
 	for _, name := range names {
 		if _, err := os.Stat(r.values[name]); err != nil {
-			r.bad(name, "it must be a file that exists, since "+needs+" is set")
+			r.bad(name, "it must be a file that exists, because "+needs+" is set")
 		}
 	}
 }

@@ -84,7 +84,6 @@ func TestParse(t *testing.T) {
 		{"clients are held by file descriptors", pod(map[string]string{"GATEWAY_HELD": "1000000000"}), nil, []string{"GATEWAY_HELD", "RLIMIT_NOFILE"}},
 		{"a dozing PostgreSQL may request less memory", map[string]string{"DOZE_MEMORY_REQUEST": "64Mi"}, nil, nil},
 		{"which is a quantity", map[string]string{"DOZE_MEMORY_REQUEST": "small"}, nil, []string{"DOZE_MEMORY_REQUEST"}},
-		{"a setting that has been removed is refused", map[string]string{"VALIDATE_CLUSTERS": "false"}, nil, []string{"VALIDATE_CLUSTERS"}},
 		{"other sidecars' startup probes may be left as they are", map[string]string{"SHORTEN_STARTUP_PROBES": "false"}, nil, nil},
 		{"which is said by true or false", map[string]string{"SHORTEN_STARTUP_PROBES": "1"}, nil, []string{"SHORTEN_STARTUP_PROBES"}},
 		{"words that are no flags are not passed over", nil, []string{"extra"}, []string{"extra"}},

@@ -62,21 +62,12 @@ func (r *rights) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Resu
 	}
 	role, binding := Role(&cluster, r.resource), RoleBinding(&cluster, r.resource)
 	if !plan.Lists(&cluster) || !cluster.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, r.remove(ctx, append(former(&cluster), binding, role)...)
+		return ctrl.Result{}, r.remove(ctx, binding, role)
 	}
 	if err := r.ensureRole(ctx, &cluster, role); err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := r.ensureBinding(ctx, &cluster, binding); err != nil {
-		return ctrl.Result{}, err
-	}
-	return ctrl.Result{}, r.remove(ctx, former(&cluster)...) // only now, so that the sidecars have their rights all the time
-}
-
-// former are the cluster's objects by the names of earlier versions.
-func former(cluster *cnpgv1.Cluster) []client.Object {
-	named := metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + formerSuffix}
-	return []client.Object{&rbacv1.RoleBinding{ObjectMeta: named}, &rbacv1.Role{ObjectMeta: named}}
+	return ctrl.Result{}, r.ensureBinding(ctx, &cluster, binding)
 }
 
 func (r *rights) ensureRole(ctx context.Context, cluster *cnpgv1.Cluster, want *rbacv1.Role) error {

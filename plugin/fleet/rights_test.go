@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
 
@@ -159,43 +158,6 @@ func TestReconcile_leavesAConflictToTheNextChange(t *testing.T) {
 	r := &rights{Client: api, live: api, recorder: record.NewFakeRecorder(1), resource: resource}
 	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)}); err != nil {
 		t.Errorf("a conflict is an error: %v", err)
-	}
-}
-
-// The names of earlier versions go once the sidecars have their rights by the new ones, and those of others stay.
-func TestReconcile_removesTheNamesOfEarlierVersions(t *testing.T) {
-	t.Parallel()
-	for rule, row := range map[string]struct {
-		label string
-		gone  bool
-	}{"its own": {contract.ManagedBy, true}, "the operator's, of a Cluster of that name": {"cloudnative-pg", false}} {
-		t.Run(rule, func(t *testing.T) {
-			t.Parallel()
-			named := metav1.ObjectMeta{Namespace: "shop", Name: "orders-scale-to-zero", Labels: map[string]string{contract.LabelManagedBy: row.label}}
-			var granted []bool
-			scheme := runtime.NewScheme()
-			for _, add := range []func(*runtime.Scheme) error{cnpgv1.AddToScheme, rbacv1.AddToScheme} {
-				if err := add(scheme); err != nil {
-					t.Fatal(err)
-				}
-			}
-			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(listing(), &rbacv1.Role{ObjectMeta: named}, &rbacv1.RoleBinding{ObjectMeta: named}).
-				WithInterceptorFuncs(interceptor.Funcs{Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
-					err := c.Get(ctx, client.ObjectKey{Namespace: "shop", Name: "orders.scale-to-zero"}, &rbacv1.RoleBinding{})
-					granted = append(granted, err == nil)
-					return c.Delete(ctx, o, options...)
-				}}).Build()
-			reconciles(t, c)
-			for _, object := range former(listing()) {
-				err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object)
-				if gone := apierrors.IsNotFound(err); gone != row.gone {
-					t.Errorf("%T is gone: %t, want %t", object, gone, row.gone)
-				}
-			}
-			if slices.Contains(granted, false) {
-				t.Error("it was deleted before the sidecars had their rights by the new name")
-			}
-		})
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 )
 
 // suffix is appended to the cluster's name. The operator gives its Role the name of the Cluster, and none can contain a
-// dot. formerSuffix is that of earlier versions, whose objects are removed.
-const suffix, formerSuffix = ".scale-to-zero", "-scale-to-zero"
+// dot.
+const suffix = ".scale-to-zero"
 
 // Role permits exactly what the sidecar does. RBAC cannot restrict create by name, nor a list of several objects.
 func Role(cluster *cnpgv1.Cluster, resource schema.GroupVersion) *rbacv1.Role {
