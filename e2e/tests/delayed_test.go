@@ -28,7 +28,7 @@ func TestWakeSaysWhatItWaitsFor(t *testing.T) {
 		_, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
 		answered <- err
 	}()
-	event, err := kube.AwaitEventSaying(s.ctx, c, "WakeDelayed", "pod "+c.Name+"-1 cannot be scheduled", toHealthy) // after a minute
+	event, err := kube.AwaitEventSaying(s.ctx, c, "WakeDelayed", "pod "+c.Name+"-1 cannot be scheduled", toHealthy)
 	s.must(err)
 	t.Log(event.Message)
 	place(nil)

@@ -151,6 +151,9 @@ func TestResolve_waitsForTheBudget(t *testing.T) {
 		if took := time.Since(began); took < sharedEvery {
 			t.Errorf("it took %s only", took)
 		}
+		if messages := w.woken(); len(messages) != 1 || !strings.Contains(messages[0], "deleted every pod after 0s, the wake waited 1s until one of its clients was allowed it, the hibernation annotation was off 0s later") {
+			t.Errorf("Events: %v", messages)
+		}
 		_, _, _, events := w.seen()
 		if len(events) != 1 || !strings.Contains(events[0], "WakeQueued") || !strings.Contains(events[0], "10.1.2.3") {
 			t.Errorf("Events: %v", events)
@@ -186,6 +189,9 @@ func TestResolve_takesOneWakeFromTheBudgetHoweverOftenItIsTried(t *testing.T) {
 		}
 		if left := w.waker.Budget.took(gateway.SourceOf(by.Peer.Addr()), sourceBurst, time.Now()); left != sourceBurst {
 			t.Errorf("%d wakes are left of the address's budget, want %d", left, sourceBurst)
+		}
+		if messages := w.woken(); len(messages) != 1 || !strings.Contains(messages[0], "deleted every pod after 0s, the hibernation annotation was off 30s later") {
+			t.Errorf("Events: %v", messages)
 		}
 	})
 }

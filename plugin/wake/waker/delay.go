@@ -17,7 +17,8 @@ import (
 
 const (
 	// delayedAfter is how long a wake may take before an Event says what it waits for. Most take seconds.
-	delayedAfter = time.Minute
+	// ScaleToZeroWakeSlow fires for wakes that take longer than this.
+	delayedAfter = 30 * time.Second
 	// delayedEvery is how often the cause is checked again.
 	delayedEvery = 30 * time.Second
 	// explainTimeout bounds the reading of pods and Events, for which the search waits.

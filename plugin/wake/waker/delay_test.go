@@ -112,7 +112,7 @@ func TestResolve_saysWhatADelayedWakeWaitsFor(t *testing.T) {
 		}
 		synctest.Wait()
 		_, _, _, events := w.seen()
-		if len(events) != 2 || !strings.Contains(events[0], "WakeDelayed The wake takes longer than 1m0s: a volume of pod orders-1 is not available (FailedAttachVolume): Multi-Attach error") ||
+		if len(events) != 2 || !strings.Contains(events[0], "WakeDelayed The wake takes longer than 30s: a volume of pod orders-1 is not available (FailedAttachVolume): Multi-Attach error") ||
 			!strings.Contains(events[1], "WakeTimedOut") || !strings.Contains(events[1], "Multi-Attach error") {
 			t.Errorf("events:\n%s", strings.Join(events, "\n"))
 		}
@@ -132,7 +132,7 @@ func TestResolve_saysThatADelayedWakeWaitsForTheBudget(t *testing.T) {
 		}
 		synctest.Wait()
 		_, _, _, events := w.seen()
-		if len(events) != 3 || !strings.Contains(events[1], "WakeDelayed The wake takes longer than 1m0s: the addresses of its clients have begun as many wakes as they may for now") {
+		if len(events) != 3 || !strings.Contains(events[1], "WakeDelayed The wake takes longer than 30s: the addresses of its clients have begun as many wakes as they may for now") {
 			t.Errorf("events:\n%s", strings.Join(events, "\n"))
 		}
 	})

@@ -117,7 +117,7 @@ func TestResolve_saysThatADelayedWakeWaitsForPgBouncer(t *testing.T) {
 		const cause = "PostgreSQL accepts sessions, and the wake waits for a PgBouncer of Pooler orders-pool to accept connections"
 		said := strings.Join(events, "\n")
 		for _, want := range []string{
-			"WakeDelayed The wake takes longer than 1m0s: " + cause,
+			"WakeDelayed The wake takes longer than 30s: " + cause,
 			"WakeTimedOut Nothing behind Service orders-pool accepted sessions within 3m0s; the next connection tries again: " + cause,
 		} {
 			if !strings.Contains(said, want) {

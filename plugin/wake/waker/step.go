@@ -173,16 +173,18 @@ func pause(candidates int, asked time.Duration) time.Duration {
 }
 
 // phases are the times at which the phases of a wake ended. stopped is when every pod had been deleted or PostgreSQL
-// had stopped, so that the cluster could be woken; patched is when hibernation was turned off or the fence lifted;
-// found is when a pod had an address; and ready is when PostgreSQL accepted sessions.
+// had stopped, so that the cluster could be woken; allowed is when one of the clients was allowed to wake it; patched is
+// when hibernation was turned off or the fence lifted; found is when a pod had an address; and ready is when PostgreSQL
+// accepted sessions.
 type phases struct {
-	began, stopped, patched, found, ready time.Time
+	began, stopped, allowed, patched, found, ready time.Time
 }
 
 // durations returns how long each phase took. A phase done by another replica took no time here.
-func (p phases) durations() (hold, patch, pod, postgres time.Duration) {
-	hibernated := cmp.Or(p.stopped, p.began)
-	switched := cmp.Or(p.patched, hibernated)
+func (p phases) durations() (stop, queued, patch, pod, postgres time.Duration) {
+	stopped := cmp.Or(p.stopped, p.began)
+	allowed := cmp.Or(p.allowed, stopped)
+	patched := cmp.Or(p.patched, allowed)
 	found := cmp.Or(p.found, p.ready)
-	return hibernated.Sub(p.began), switched.Sub(hibernated), found.Sub(switched), p.ready.Sub(found)
+	return stopped.Sub(p.began), allowed.Sub(stopped), patched.Sub(allowed), found.Sub(patched), p.ready.Sub(found)
 }

@@ -1,6 +1,7 @@
 package waker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -137,8 +138,10 @@ func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (wait time.Du
 	if w.patchedVersion == seen.cluster.ResourceVersion {
 		return readAgain, nil // the informers have not seen it yet
 	}
+	now := time.Now()
+	w.phases.stopped = cmp.Or(w.phases.stopped, now)
 	if !w.woke {
-		by, err := w.mayWake(seen.cluster, time.Now())
+		by, err := w.mayWake(seen.cluster, now)
 		switch {
 		case errors.Is(err, errQueued):
 			return askBudgetEvery, nil // it waits, and the clients with it
@@ -147,7 +150,7 @@ func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (wait time.Du
 		}
 		w.client, w.since = by.Client, by.since
 	}
-	w.phases.stopped = time.Now()
+	w.phases.allowed = cmp.Or(w.phases.allowed, now)
 	value := w.unconfirmed
 	if value == "" {
 		if value, err = lastWake(seen.cluster, w.service, w.client, do, w.stopped || returned(seen.cluster, w.since)); err != nil {
@@ -284,24 +287,28 @@ func (w *wake) report(err error) {
 		fallthrough
 	case w.woke && err == nil:
 		w.Observer.Woke(cluster, contract.CauseConnection, w.depth, ResultSuccess, took)
-		hold, patch, pod, postgres := w.phases.durations()
-		logger.Info("the cluster was woken", "took", took.String(), "depth", w.depth, "waitedForSleep", hold.String(),
-			"patch", patch.String(), "pod", pod.String(), "postgres", postgres.String())
+		stop, queued, patch, pod, postgres := w.phases.durations()
+		logger.Info("the cluster was woken", "took", took.String(), "depth", w.depth, "waitedForSleep", stop.String(),
+			"queued", queued.String(), "patch", patch.String(), "pod", pod.String(), "postgres", postgres.String())
 		go w.recordWoken(w.message(took), time.Now()) // so that the client does not wait for it
 	}
 }
 
 // message says who woke the cluster, and how long it took.
 func (w *wake) message(took time.Duration) string {
-	hold, patch, pod, postgres := w.phases.durations()
+	stop, queued, patch, pod, postgres := w.phases.durations()
 	if w.depth == DepthDoze {
 		return fmt.Sprintf(
 			"Woken from a doze by %s through Service %s in %s: PostgreSQL had stopped after %s, the fence was lifted %s later, PostgreSQL accepted sessions %s later",
-			whoIs(w.client), w.service.Name, rounded(took), rounded(hold), rounded(patch), rounded(pod+postgres))
+			whoIs(w.client), w.service.Name, rounded(took), rounded(stop), rounded(patch), rounded(pod+postgres))
+	}
+	waited := ""
+	if rounded(queued) != 0 {
+		waited = fmt.Sprintf("the wake waited %s until one of its clients was allowed it, ", rounded(queued))
 	}
 	return fmt.Sprintf(
-		"Woken by %s through Service %s in %s: the operator had deleted every pod after %s, the hibernation annotation was off %s later, a pod had an address %s later, PostgreSQL accepted sessions %s later",
-		whoIs(w.client), w.service.Name, rounded(took), rounded(hold), rounded(patch), rounded(pod), rounded(postgres)) + delays(w.waited)
+		"Woken by %s through Service %s in %s: the operator had deleted every pod after %s, %sthe hibernation annotation was off %s later, a pod had an address %s later, PostgreSQL accepted sessions %s later",
+		whoIs(w.client), w.service.Name, rounded(took), rounded(stop), waited, rounded(patch), rounded(pod), rounded(postgres)) + delays(w.waited)
 }
 
 // delays says which containers may have delayed the start of PostgreSQL.
