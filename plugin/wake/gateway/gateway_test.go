@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -105,6 +107,23 @@ func TestAClientIsHeldForALimitedTime(t *testing.T) {
 	send(t, conn, startupPacket)
 	if said := expectEnd(t, conn); said != refusedWith(t, ErrTimeout) {
 		t.Errorf("it was told %q", said)
+	}
+}
+
+func TestHold_logsALongWait(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	limits := DefaultLimits()
+	limits.HeldFor, limits.LongWait = time.Millisecond, time.Millisecond
+	gateway := New(limits, kind, &fakeBackend{}, newLedger(), slog.New(slog.NewTextHandler(&log, nil)))
+	listener, address := opened(t)
+	gateway.Open(demo, listener)
+	conn := dial(t, address)
+	send(t, conn, startupPacket)
+	expectEnd(t, conn)
+	must(t, gateway.Drain(t.Context()))
+	if said := log.String(); !strings.Contains(said, `msg="a client waited for long"`) || !strings.Contains(said, "served=false") {
+		t.Errorf("it logged %q", said)
 	}
 }
 

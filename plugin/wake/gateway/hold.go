@@ -35,6 +35,10 @@ func (c *clientConn) hold(packet startup.Packet) (*net.TCPConn, error) {
 
 	patience := c.watch(cancel)
 	reached, err := c.route(ctx, packet)
+	if waited := time.Since(c.came); waited >= c.limits.LongWait {
+		c.logger.Info("a client waited for long",
+			"waited", waited.String(), "user", packet.User, "database", packet.Database, "served", err == nil)
+	}
 	ahead, left := patience.stop()
 	switch {
 	case err != nil:

@@ -14,6 +14,8 @@ type Limits struct {
 	StartupFor time.Duration
 	// HeldFor is how long a client is held before it is told that its cluster did not wake.
 	HeldFor time.Duration
+	// LongWait is how long a client waits before its wait is logged.
+	LongWait time.Duration
 	// DialFor is how long an instance may take to accept a connection, and to process a cancel request.
 	DialFor time.Duration
 	// StartupBytes is how many bytes a client may send in its startup packet, and again while it is held.
@@ -36,6 +38,7 @@ func DefaultLimits() Limits {
 		// longer than ten seconds from its connect to its ClientHello.
 		StartupFor: time.Minute,
 		HeldFor:    5 * time.Minute, // as long as a wake may take
+		LongWait:   10 * time.Second,
 		DialFor:    3 * time.Second, // enough for one lost SYN (1 s)
 		// A ClientHello with post-quantum keys has 1.6 KiB (testdata of package startup) and fits in one TLS record; a
 		// startup packet has at most 10,000 bytes. When every slot is held, clients that send the maximum use 128 MiB.

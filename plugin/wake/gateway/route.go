@@ -38,8 +38,7 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 		return c.routeToRunning(ctx, packet)
 	}
 	client := Client{Peer: c.peer, User: packet.User, Database: packet.Database}
-	for attempt := 1; ; attempt++ {
-		asked := time.Now()
+	for asked, attempt := time.Now(), 1; ; attempt++ {
 		target, err := c.backend.Resolve(ctx, c.service, client)
 		if err != nil {
 			return nil, causeOr(ctx, err)
