@@ -58,7 +58,7 @@ func explain(err error, clusters string, service Service) refusal {
 		{ErrGone, refusal{RefusedFailed, now, cluster + " or this Service of it is being deleted, or is gone"}},
 		{ErrTimeout, refusal{RefusedTimeout, now, cluster + " did not wake in time; try again"}},
 		{errUnreachable, refusal{RefusedUnreachable, now, cluster +
-			" is awake but does not accept connections yet; try again"}},
+			" does not accept connections; try again"}},
 		{errNoTLS, refusal{RefusedNoTLS, now, cluster + " serves no TLS"}},
 		{errClosed, refusal{RefusedClosed, now, "the gateway that wakes " + cluster + " stops; connect again"}},
 		{errHungUp, refusal{RefusedHungUp, now, ""}},

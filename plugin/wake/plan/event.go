@@ -46,7 +46,7 @@ func (p *Plan) tellUnroutable(state State) {
 	message := "The cluster stays awake, because the gateway could not receive the clients of these Services while it sleeps: "
 	if state.Cluster.Sleeps() {
 		message = "The cluster sleeps, and not every client of these Services reaches the gateway, which would wake it. A connection to " +
-			"its Service " + state.Name.Name + "-rw wakes it, and it then stays awake: "
+			"another of its Services wakes it, and it then stays awake: "
 	}
 	p.Changes = append(p.Changes, Change{
 		Annotations: map[string]*string{contract.AnnotationUnroutableServices: &names},
@@ -128,7 +128,7 @@ func (p *Plan) tellWoken(state State, now time.Time) {
 		from = " from a doze"
 	}
 	p.Events = append(p.Events, Woken(value, fmt.Sprintf(
-		"Woken%s by %s through Service %s; how long it took is unknown, because the plugin's pod stopped first",
+		"Woken%s by %s through Service %s; how long it took is unknown",
 		from, wake.Who(), wake.Service)))
 }
 
