@@ -167,7 +167,7 @@ func (e explanation) writeWorker(p func(string, ...any)) {
 	}
 	p("Kept awake by: %s.\n", list(r.Blockers))
 	if len(r.DozeBlockers) != 0 {
-		p("It cannot doze, and hibernates instead: %s.\n", list(r.DozeBlockers))
+		p("It does not doze for now: %s.\n", list(r.DozeBlockers))
 	}
 	if r.UnroutableServices != "" {
 		p("Services whose clients the plugin cannot route to the gateway: %s.\n", r.UnroutableServices)

@@ -115,7 +115,7 @@ func keep(ctx context.Context, logger *slog.Logger, part string, run func() erro
 		if ctx.Err() != nil {
 			return
 		}
-		logger.Error("a part failed and is started again", "failed", part, "error", err.Error())
+		logger.Error("a server of the worker failed and is started again", "failed", part, "error", err.Error())
 		if !process.Pause(ctx, partRetry) {
 			return
 		}

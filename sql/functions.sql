@@ -1,6 +1,6 @@
 -- Functions for the users of a database whose cluster scales to zero. They write to the channel scale_to_zero, which the
 -- sidecar of the primary listens to in one database: the application's, or the one that the Cluster's annotation
--- xata.io/scale-to-zero-database names. In another database they reach nobody.
+-- xata.io/scale-to-zero-database names. In other databases no sidecar listens.
 --
 --   psql -v ON_ERROR_STOP=1 -f functions.sql DATABASE
 --
@@ -15,7 +15,7 @@
 -- a moment after a wake, keep_awake, release and hibernate fail with SQLSTATE 55000, for the caller to try again. touch only
 -- warns, because the caller's own session is activity.
 --
--- Whoever owns the database may install this, and should install a newer version as the same role: it replaces the functions,
+-- The owner of the database can install this, and should install a newer version as the same role: it replaces the functions,
 -- and leaves rights as they are. Every role may call them (EXECUTE belongs to PUBLIC by PostgreSQL's own default). That gives
 -- away nothing: every role may NOTIFY on every channel, with or without these functions. So revoking EXECUTE tidies
 -- up and protects nothing, and the channel is made to suit: it can delay sleep or suggest it, and never overrules activity.

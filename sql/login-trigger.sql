@@ -1,5 +1,5 @@
 -- Opt-in: every login to this database counts as activity, even of a session over the Unix socket that lasts a millisecond,
--- which nobody sees who reads pg_stat_activity from time to time. PostgreSQL 17 or later; as a superuser, in the
+-- which samples of pg_stat_activity miss. PostgreSQL 17 or later; as a superuser, in the
 -- database that the sidecar listens to:
 --
 --   psql -v ON_ERROR_STOP=1 -f login-trigger.sql DATABASE

@@ -24,7 +24,7 @@ const (
 	NotEnrolled State = "not enrolled"
 	// Disabled: the feature is off, or an annotation is invalid.
 	Disabled State = "disabled"
-	// Awake: the cluster is awake.
+	// Awake: none of the other states. An instance need not be ready.
 	Awake State = "awake"
 	// Observed: the cluster is awake, and how it would have slept is only counted.
 	Observed State = "observed"

@@ -5,9 +5,8 @@
 //
 //   - An error or a late answer would keep the operator from making a pod or from failing over. Its calls therefore
 //     need no request to the API server, apart from those for a Backup, and no call of the lifecycle hook returns an
-//     error.
-//   - Who is not the operator cannot lock it out: connections that have not proven who they are are few, and lose their
-//     place.
+//     error, unless it panics.
+//   - Other clients cannot lock the operator out: connections that have not authenticated are few, and lose their place.
 //   - While a replica leaves, the operator is led to another one. Calls that run are finished.
 //
 // # The lifecycle hook

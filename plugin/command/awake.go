@@ -111,7 +111,7 @@ func (p *program) keep(
 		p.say("Scale to zero is off for it: nothing puts it to sleep.")
 	}
 	if answer.Until.IsZero() {
-		return p.write(answer, answer.says("is not kept awake"))
+		return p.write(answer, answer.says("has no keep-awake time"))
 	}
 	return p.write(answer, answer.says("is kept awake until "+answer.Until.Format(time.RFC3339)))
 }

@@ -168,7 +168,7 @@ func (e *explanation) text(colourful bool, now time.Time) string {
 		p("Awake, because %s (%s).\n", b.Description, cell(b.Reason))
 	}
 	for _, b := range e.DozeBlockers {
-		p("It cannot doze, and hibernates at its time, because %s (%s).\n", b.Description, cell(b.Reason))
+		p("It does not doze for now, because %s (%s).\n", b.Description, cell(b.Reason))
 	}
 	for _, t := range e.Instances {
 		if t.Primary && t.Report != nil && t.Report.IgnoredPods != "" {

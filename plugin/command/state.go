@@ -76,7 +76,8 @@ func (s seen) asks(state clusterstate.State) bool {
 		(state == clusterstate.Awake || state == clusterstate.Observed || state == clusterstate.Going && !s.View.HibernationOn)
 }
 
-// The containers of the plugin, which is an init container in the operator's pod, and of the sidecar.
+// pluginContainer is the container of the plugin, an init container if it runs in the operator's pod, and container that
+// of the sidecar.
 const pluginContainer, container = "cnpg-i-scale-to-zero", "scale-to-zero"
 
 // named returns the container of that name, or nil.

@@ -214,7 +214,7 @@ func TestOnTheWire(t *testing.T) {
 	}{
 		{"explain orders", exitDone, "Awake, because it has not been idle for the threshold yet (waiting)."},
 		{"keep-awake orders 1h", exitDone, "is kept awake until"},
-		{"release orders", exitDone, "is not kept awake"},
+		{"release orders", exitDone, "has no keep-awake time"},
 		{"sleep orders", exitDone, "Cluster shop/orders is asleep."},
 		{"status", exitDone, "asleep"},
 		{"status --context elsewhere", exitFailed, "the API server knows no Clusters of postgresql.cnpg.io/v1"},

@@ -50,10 +50,10 @@ func (r *reader) gateway(c Config) *Gateway {
 	}
 	for _, name := range []string{"POD_NAMESPACE", "POD_UID"} {
 		if r.values[name] == "" {
-			r.bad(name, "it must be set, since POD_NAME is")
+			r.bad(name, "it must be set, because POD_NAME is")
 		}
 	}
-	g.Replica.Addresses = list(r, "POD_IPS", "it must be addresses separated by commas, since POD_NAME is set",
+	g.Replica.Addresses = list(r, "POD_IPS", "it must be addresses separated by commas, because POD_NAME is set",
 		func(text string) (netip.Addr, bool) {
 			address, err := netip.ParseAddr(text)
 			return address.Unmap(), err == nil

@@ -49,7 +49,7 @@ const noSidecar = "none"
 type Sources struct {
 	// Informers reads the Clusters and the ScheduledBackups.
 	Informers client.Reader
-	// Instances returns a cluster's pods; nil if the wake gateway is off, since then no pods are watched.
+	// Instances returns a cluster's pods; nil if the wake gateway is off, because then no pods are watched.
 	Instances func(context.Context, types.NamespacedName) ([]corev1.Pod, error)
 	// Unrouted counts the sleeping cluster's Services that are not routed to the wake gateway; nil if that is off.
 	Unrouted func(types.NamespacedName) int
@@ -100,7 +100,7 @@ func NewFleet(sources Sources) *Fleet {
 			"Memory that the cluster's sidecars requested while it was awake, by the plugin's settings, times that time: what is to be subtracted from what was saved."),
 		invalid:   describe("settings_invalid", "How many annotations of the cluster are invalid."),
 		onConnect: describe("wakes_on_connect", "Whether a connection would wake the cluster, by its settings and by who put it to sleep."),
-		woken:     describe("last_wake_timestamp_seconds", "When a connection last woke the cluster; absent where none has."),
+		woken:     describe("last_wake_timestamp_seconds", "When a connection last woke the cluster; absent if the last wake had another cause."),
 		wakes: describe("cluster_wakes_total", "Wakes of the cluster that this process carried out, by result: two series for each cluster, which disappear with it.",
 			labelResult),
 		unrouted: describe("unrouted_services",
@@ -209,7 +209,7 @@ func (f *Fleet) sendSleep(send send, a *account) {
 	send(f.described.sidecarMemory, prometheus.CounterValue, a.sidecarMemory)
 }
 
-// sendWake sends when a connection last woke the cluster. A wake that has no address was a Backup's.
+// sendWake sends when a connection last woke the cluster. A wake that has no address had another cause.
 func (f *Fleet) sendWake(send send, cluster *cnpgv1.Cluster) {
 	wake, err := contract.ParseLastWake(cluster.Annotations[contract.AnnotationLastWake])
 	if _, noAddress := netip.ParseAddr(wake.By); err == nil && noAddress == nil {

@@ -177,7 +177,7 @@ func (r *recorder) writeDozeBlockers(ctx context.Context, s Status) {
 		names, descriptions = append(names, string(reason)), append(descriptions, reason.Description())
 	}
 	r.write(ctx, s.View, kubernetes.EventNormal, "DozeBlocked", fmt.Sprintf(
-		"doze-minutes is set, but the cluster cannot doze (%s): %s; it hibernates at its time",
+		"doze-minutes is set, but the cluster does not doze for now (%s): %s",
 		strings.Join(names, ", "), strings.Join(descriptions, "; ")))
 }
 
@@ -194,7 +194,7 @@ func (r *recorder) warnOfSlots(ctx context.Context, s Status) {
 	r.slots = inactive
 }
 
-// listenFailed writes an Event when LISTEN is refused, since a person has to fix that.
+// listenFailed writes an Event when LISTEN is refused, because a person has to fix that.
 func (r *recorder) listenFailed(ctx context.Context, v kubernetes.View, err error) {
 	var refused *postgres.RefusedError
 	if !errors.As(err, &refused) || r.refused == refused.Database+refused.Code || v.CurrentPrimary != r.pod {

@@ -205,9 +205,9 @@ func TestRecorder_saysOnceWhyAClusterCannotDoze(t *testing.T) {
 			Decision: idle.Decision{DozeBlockers: reasons},
 		}
 	}
-	manual := "DozeBlocked: doze-minutes is set, but the cluster cannot doze (wake_manual): " + idle.ReasonWakeManual.Description() + "; it hibernates at its time"
-	both := "DozeBlocked: doze-minutes is set, but the cluster cannot doze (standbys, wake_manual): " +
-		idle.ReasonStandbys.Description() + "; " + idle.ReasonWakeManual.Description() + "; it hibernates at its time"
+	manual := "DozeBlocked: doze-minutes is set, but the cluster does not doze for now (wake_manual): " + idle.ReasonWakeManual.Description()
+	both := "DozeBlocked: doze-minutes is set, but the cluster does not doze for now (standbys, wake_manual): " +
+		idle.ReasonStandbys.Description() + "; " + idle.ReasonWakeManual.Description()
 	for _, row := range []struct {
 		rule string
 		seen Status

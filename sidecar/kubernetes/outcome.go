@@ -29,6 +29,9 @@ type RefusedError struct {
 
 // Error is the API server's message.
 func (e *RefusedError) Error() string {
+	if e.Code == 0 {
+		return "refused before it was sent: " + e.err.Error()
+	}
 	return fmt.Sprintf("refused with status %d: %s", e.Code, e.err)
 }
 

@@ -1,5 +1,5 @@
 // Package server exposes the sidecar's state: /metrics, /activity and /healthz over HTTP, and the drain for a preStop
-// hook over a Unix socket. Nothing here queries the database.
+// hook over a Unix socket. Only /password-set, and the request of another instance for a sample, query PostgreSQL.
 package server
 
 import (

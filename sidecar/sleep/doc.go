@@ -139,8 +139,8 @@
 //   - The annotations that a person sets, and xata.io/scale-to-zero-wake manual: the transcripts, and the tests of
 //     sidecar/idle.
 //   - How long anything takes. That the cluster sleeps in every mode in which it may is
-//     TestLoop_sleepsInEverySteadyModeOnceTheThresholdHasPassed, that it prepares once for each idle period
-//     TestDoze_preparesOnceForEachIdlePeriodWhileTheArchiverIsSlow, and that a request on the channel has an effect or
+//     TestLoop_sleepsInEverySteadyModeOnceTheThresholdHasPassed, that it prepares again only after twice the idle
+//     time TestDoze_preparesAgainAfterTwiceTheIdleTimeWhileTheArchiverIsSlow, and that a request on the channel has an effect or
 //     an error TestControlChannel_aRequestHasAnEffectOrAnError.
 //
 // # Where to start reading
