@@ -14,6 +14,7 @@ GO_LICENSES ?= github.com/google/go-licenses@v1.6.0
 GORELEASER ?= github.com/goreleaser/goreleaser/v2@v2.15.1
 CYCLONEDX ?= github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0
 HELM_DOCS ?= github.com/norwoodj/helm-docs/cmd/helm-docs@v1.14.2
+FREEZE ?= github.com/charmbracelet/freeze@v0.2.2
 CRANE ?= github.com/google/go-containerregistry/cmd/crane@v0.20.6
 KIND ?= sigs.k8s.io/kind@v0.31.0
 # What a cluster of kind is made of.
@@ -121,6 +122,12 @@ docs: ## Write the tables of the documentation that come from the code, and its 
 	go test ./docs -update
 	go -C e2e test ./monitoring -run '^TestThePage' -update
 	{ dot -Tsvg docs/states.dot; echo "<!-- of states.dot $$(sha256sum docs/states.dot | cut -d' ' -f1) -->"; } >docs/states.svg
+
+.PHONY: demo-picture
+demo-picture: ## Write docs/demo.svg, the timeline of make demo
+	$(MAKE) --no-print-directory demo | tee build/demo.txt
+	{ echo '$$ make demo'; grep -E '^ *[0-9.]+s  ' build/demo.txt; } >build/timeline.txt
+	go run $(FREEZE) build/timeline.txt --language text --font.family monospace --font.size 13 --output docs/demo.svg
 
 .PHONY: kubectl-plugin
 kubectl-plugin: ## Write build/kubectl-scale_to_zero for this machine, and what kubectl completes its arguments with

@@ -63,8 +63,8 @@ func (s *show) say(format string, arguments ...any) {
 
 func (s *show) create(ctx context.Context) error {
 	s.cluster.Annotations[scenario.DozeMinutes] = dozeMinutes
-	s.say("create Cluster demo: 1 instance, plugin %s, dozes after %s min, hibernates after %s min; and its ScheduledBackup",
-		scenario.PluginName, dozeMinutes, thresholdMinutes)
+	s.say("create Cluster demo, which dozes after %s min and hibernates after %s min, and its ScheduledBackup",
+		dozeMinutes, thresholdMinutes)
 	if err := s.Create(ctx, s.cluster); err != nil {
 		return fmt.Errorf("create the cluster: %w", err)
 	}
@@ -92,7 +92,7 @@ func (s *show) use(ctx context.Context) error {
 	}
 	s.say("USED    the session has been open for longer than %s: the cluster stays awake", dozeAfter)
 	_, _ = session.Close()
-	s.say("IDLE    psql has gone; the clock runs")
+	s.say("IDLE    psql has disconnected; the clock runs")
 	return nil
 }
 
@@ -100,7 +100,7 @@ func (s *show) doze(ctx context.Context) error {
 	if _, err := s.AwaitCluster(ctx, s.cluster, "dozing", dozeAfter+toSleep, scenario.Dozing); err != nil {
 		return err
 	}
-	s.say("DOZING  the sidecar fenced the instance; PostgreSQL is stopped, and pod %s is kept", s.cluster.Status.CurrentPrimary)
+	s.say("DOZING  PostgreSQL is stopped, and pod %s is kept", s.cluster.Status.CurrentPrimary)
 	return nil
 }
 
@@ -108,25 +108,25 @@ func (s *show) fallAsleep(ctx context.Context) error {
 	if _, err := s.AwaitCluster(ctx, s.cluster, "asleep", threshold+toSleep, scenario.HibernationOn); err != nil {
 		return err
 	}
-	s.say("ASLEEP  the sidecar turned cnpg.io/hibernation on")
+	s.say("ASLEEP  the sidecar has turned cnpg.io/hibernation on")
 	if _, err := s.AwaitCluster(ctx, s.cluster, "hibernated", time.Minute, scenario.Hibernated); err != nil {
 		return err
 	}
 	if err := s.Get(ctx, client.ObjectKeyFromObject(s.schedule), s.schedule); err != nil {
 		return fmt.Errorf("read the schedule: %w", err)
 	}
-	s.say("ASLEEP  condition Hibernated; no instance runs; ScheduledBackup suspended: %t", s.suspended())
+	s.say("ASLEEP  the operator has deleted the pod; ScheduledBackup suspended: %t", s.suspended())
 	return nil
 }
 
 func (s *show) wake(ctx context.Context) error {
-	s.say("WAKE    psql connects to demo-rw, as ever")
+	s.say("WAKE    psql connects to demo-rw")
 	began := time.Now()
 	note, err := s.QueryAs(ctx, s.cluster, "rw", "connect_timeout=120", "select note from notes")
 	if err != nil {
 		return err
 	}
-	s.say("AWAKE   after %.1f s psql reads: %s", time.Since(began).Seconds(), note)
+	s.say("AWAKE   after %.1f s, the start of psql included, it reads: %s", time.Since(began).Seconds(), note)
 	if err := s.AwaitHealthy(ctx, s.cluster, 5*time.Minute); err != nil {
 		return err
 	}
