@@ -10,7 +10,7 @@ import (
 
 // ours are the packages of this project that the program may link: none of them needs Linux.
 var ours = []string{
-	"plugin/clusterstate", "plugin/command", "plugin/estimate", "plugin/kubectl",
+	"plugin/clusterstate", "plugin/command", "plugin/estimate", "plugin/kubectl", "plugin/retry",
 	"plugin/wake/plan", "plugin/wake/endpointslice", "sidecar/activity", "sidecar/contract", "sidecar/idle",
 }
 
