@@ -72,7 +72,8 @@ func TestObserve(t *testing.T) {
 	defer session.Close()
 	s.awaitReport(c, c.Status.CurrentPrimary, "the sleep that is over",
 		func(r report) bool { return r.WhatIf.Own.Count > 2 && r.WhatIf.Own.Since.IsZero() })
-	within := time.Since(asleep) // a wake lasts until the sidecar's first sample, which the report follows
+	// A wake lasts from the second that the annotation names until the sidecar's first sample, which the report follows.
+	within := time.Since(asleep.Truncate(time.Second))
 	out, err := exec.CommandContext(s.ctx, s.command(), "report", "-n", s.namespace, "-o",
 		`jsonpath-as-json={.clusters[?(@.cluster=="`+c.Name+`")]}`).Output()
 	s.must(err)

@@ -95,7 +95,8 @@ type ReportedWhatIf struct {
 	// Sleeps are sorted by threshold, and Own are the sleeps at the cluster's own.
 	Sleeps []ReportedSleeps `json:"sleeps"`
 	Own    ReportedSleeps   `json:"own"`
-	// WakeSeconds is the median of the newest wakes, up to the first sample; absent before the first wake.
+	// WakeSeconds is the median of the newest wakes, up to the first sample, and up to a second too long, because
+	// the annotation has whole seconds; absent before the first wake.
 	WakeSeconds float64 `json:"wakeSeconds,omitempty"`
 }
 
