@@ -24,7 +24,7 @@ type hooks struct {
 	unfenced keyed.Map[types.NamespacedName, plan.Specification] // with which a cluster was last seen without our fence
 }
 
-// backupWakeTimeout bounds the requests to the API server for a Backup, since the operator waits for the answer.
+// backupWakeTimeout bounds the requests to the API server for a Backup, because the operator waits for the answer.
 const backupWakeTimeout = 5 * time.Second
 
 // WakeForBackup wakes the cluster if it dozes, and reports whether its Backup has to wait for that. The operator calls

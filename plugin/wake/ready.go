@@ -78,7 +78,7 @@ func (s *starting) awaited(ctx context.Context, known []types.NamespacedName) (i
 }
 
 // leads reports whether this replica leads clients to itself: while the kubelet says that it serves, and before it says
-// so for the first time, since that waits for the slices.
+// so for the first time, because that waits for the slices.
 func (s *starting) leads(replicas replicas) bool {
 	own, ok := replicas[s.Settings.Replica.UID]
 	return ok && (podReady(own) || neverReady(own) && !s.firstPass.over.Load())

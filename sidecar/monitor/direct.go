@@ -10,8 +10,8 @@ import (
 )
 
 // isDirect reports whether a TCP session is neither the gateway's, nor an instance's, nor a probe. A session that has
-// sent less than a startup packet is not judged, since the gateway announces a session only before its first byte. The
-// kernel's filter drops the ends of such sessions too.
+// sent less than a startup packet is not judged, because the gateway announces a session only before its first byte.
+// The kernel's filter drops the ends of such sessions too.
 func (p *peers) isDirect(peer netip.AddrPort, received uint64, around activity.Surroundings) bool {
 	address := peer.Addr().Unmap()
 	instance := slices.Contains(around.Instances, address) && !address.IsLoopback()

@@ -69,7 +69,7 @@ func (l *Listener) Run(ctx context.Context) {
 	defer l.held.close()
 	listener := &pgxlisten.Listener{
 		Connect:        l.connect,
-		ReconnectDelay: -1, // connect does the waiting, since the delay depends on the error
+		ReconnectDelay: -1, // connect does the waiting, because the delay depends on the error
 		LogError: func(ctx context.Context, err error) {
 			l.connected.Store(false)
 			l.held.close()

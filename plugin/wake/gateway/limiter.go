@@ -16,8 +16,8 @@ import (
 // the most, and within that from the source address with the most. If nobody would then have more than the newcomer,
 // the newcomer is refused; with displaceAlways it takes the oldest slot of its own cluster instead.
 //
-// So a source address only decides between clients of one cluster, since many tenants may share one behind source NAT.
-// It decides between clusters only when more clusters have clients than there are slots.
+// So a source address only decides between clients of one cluster, because many tenants may share one behind source
+// NAT. It decides between clusters only when more clusters have clients than there are slots.
 type limiter struct {
 	most int
 	// displaceAlways is for slots that an honest client needs only briefly: the oldest slot is displaced and no newcomer

@@ -61,8 +61,8 @@ func parseRange(address, mask string) (netip.Prefix, bool) {
 }
 
 // hbaFields splits a line as PostgreSQL does: at white space, which quotes keep together; a comma joins what follows it
-// to the same field, and # begins a comment. Quotes stay, since they take the meaning of a keyword away. A line that is
-// continued by a backslash ends with a field that is no address.
+// to the same field, and # begins a comment. Quotes stay, because they take the meaning of a keyword away. A line that
+// is continued by a backslash ends with a field that is no address.
 func hbaFields(line string) []string {
 	var result []string
 	var field strings.Builder

@@ -12,9 +12,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Stopping remembers the clusters whose PostgreSQL may be stopping for a doze. Whoever replaces a Cluster removes its
-// fence together with the annotations that say so. PostgreSQL stops all the same, and accepts sessions until then. The
-// sidecar keeps the pod unready meanwhile, which no change of the Cluster undoes.
+// Stopping remembers the clusters whose PostgreSQL may be stopping for a doze. A client that replaces a Cluster removes
+// its fence together with the annotations that say so. PostgreSQL stops all the same, and accepts sessions until then.
+// The sidecar keeps the pod unready meanwhile, which no change of the Cluster undoes.
 //
 // It also remembers which Secrets of a cluster may have to be applied after a wake, and what its annotations ask for.
 // The zero value is ready to use.
