@@ -125,7 +125,8 @@ docs: ## Write the tables of the documentation that come from the code, and its 
 
 .PHONY: demo-picture
 demo-picture: ## Write docs/demo.svg, the timeline of make demo
-	$(MAKE) --no-print-directory demo | tee build/demo.txt
+	mkdir -p build
+	set -o pipefail; $(MAKE) --no-print-directory demo | tee build/demo.txt
 	{ echo '$$ make demo'; grep -E '^ *[0-9.]+s  ' build/demo.txt; } >build/timeline.txt
 	go run $(FREEZE) build/timeline.txt --language text --font.family monospace --font.size 13 --output docs/demo.svg
 
