@@ -47,7 +47,7 @@ type Status struct {
 	// Reported is set while socket events are received, Unsupported if the kernel does not support them.
 	Reported, Unsupported bool
 	// SessionMissed is set if the gateway has forwarded a session that neither a sample nor an event has shown, or if an
-	// earlier process ran.
+	// earlier process ran beside this server.
 	SessionMissed bool
 	// LastDirect is when the newest direct TCP session was noticed: one of a client, through a Service or to the pod's
 	// address, and not of the gateway or an instance. It is noticed when it ends, or when a sample first finds it open,

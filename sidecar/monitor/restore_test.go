@@ -47,6 +47,28 @@ func TestSample_restoresWhatIsProvenToHold(t *testing.T) {
 	}
 }
 
+func TestSample_anEarlierProcessHasMissedNothingOfANewServer(t *testing.T) {
+	t.Parallel()
+	watched(t, func(t *testing.T, i *instance, m *Monitor) {
+		i.kept = &Checkpoint{Started: 7}
+		for _, row := range []struct {
+			rule    string
+			started int64
+			missed  bool
+		}{
+			{"it may have missed a session of its own server", 7, true},
+			{"also later", 7, true},
+			{"none of a server that was started since", 8, false},
+			{"nor later", 8, false},
+		} {
+			i.sample.Started = row.started
+			if _, _ = m.Sample(t.Context()); m.Status().SessionMissed != row.missed {
+				t.Errorf("%s: %t", row.rule, m.Status().SessionMissed)
+			}
+		}
+	})
+}
+
 func TestCheckpoint_keepsWhatIsProven(t *testing.T) {
 	t.Parallel()
 	watched(t, func(t *testing.T, i *instance, m *Monitor) {

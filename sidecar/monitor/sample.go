@@ -41,6 +41,9 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 		sample.Blockers = append(slices.Clip(sample.Blockers), idle.ReasonConnecting)
 	}
 	change := m.handleWaiting()
+	if before := m.sessions.newest.Started; before != 0 && before != sample.Started {
+		m.checkpoints.resumed = false // an earlier process can have missed sessions of an earlier server only
+	}
 	change.Restored = m.checkpoints.restore(sample, m.sockets.watching() && m.sessions.used.IsZero())
 	if change.Restored != nil && !change.Restored.IdleSince.IsZero() {
 		m.sessions.gap = false
@@ -67,7 +70,7 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 }
 
 // errDrained is returned after a preStop hook had the sessions closed.
-var errDrained = errors.New("the sessions are closed since the pod is about to stop")
+var errDrained = errors.New("the sessions are closed because the pod is about to stop")
 
 // SampleOnce takes a sample outside the observations, even if the settings permit no session, and keeps no session
 // open. It fails if PostgreSQL does not answer or while drained.
