@@ -82,7 +82,7 @@ type world struct {
 	left                      []string // schedules that stay suspended
 	hibernated                time.Time
 	hibernateTakes            time.Duration // until the answer to the hibernation patch arrives
-	events, messages          []string
+	events, messages, log     []string
 	eventTakes                time.Duration // to be written
 	eventsLost                int           // requests whose answers are lost
 	results                   []sleep.Result
@@ -95,11 +95,12 @@ type world struct {
 	listening, misses         bool // misses: notifications, before it listened
 
 	// The wake gateway.
-	loop         *Loop
-	stop         func() // tells the loop to end
-	monitor      *monitor.Monitor
-	gatewayAway  bool          // it does not acknowledge
-	gatewayTakes time.Duration // until it acknowledges
+	loop          *Loop
+	stop          func() // tells the loop to end
+	monitor       *monitor.Monitor
+	gatewayAway   bool          // it does not acknowledge
+	keepAwakeLost bool          // the answer to the next request to stay awake is lost
+	gatewayTakes  time.Duration // until it acknowledges
 
 	clientAddrs *monitor.ClientAddrs
 	marker      marker
@@ -147,6 +148,12 @@ func (w *world) Sample(_ context.Context, rules activity.Rules) (postgres.Sample
 		then(w)
 	}
 	return sample, nil
+}
+
+// Write keeps a line of the log.
+func (w *world) Write(line []byte) (int, error) {
+	w.with(func(w *world) { w.log = append(w.log, string(line)) })
+	return len(line), nil
 }
 
 // sampled returns how many samples have succeeded.
@@ -259,6 +266,10 @@ func (w *world) KeepAwake(ctx context.Context, v kubernetes.View, until *string,
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	w.view.KeepAwakeOurs = !extends
+	if w.keepAwakeLost {
+		w.keepAwakeLost = false
+		return kubernetes.View{}, kubernetes.ErrAnswerLost
+	}
 	return w.view, nil
 }
 
@@ -531,7 +542,7 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 		if prepare != nil {
 			prepare(w)
 		}
-		logger := slog.New(slog.DiscardHandler)
+		logger := slog.New(slog.NewTextHandler(w, nil))
 		w.monitor = monitor.New(monitor.Parts{
 			Sampler: w, Server: w, ClientAddrs: w.clientAddrs, Checkpoints: w, Observer: w, Logger: logger,
 			OpenEvents: w.openReports,

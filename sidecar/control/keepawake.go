@@ -3,12 +3,14 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
 const (
@@ -23,6 +25,8 @@ const (
 type keepAwakeRequest struct {
 	pending bool
 	instead string        // the annotation's value that it replaces
+	tried   string        // the value that is being written, or was last; "": none
+	lost    []string      // the values that may have been written, because their answers were lost
 	extends bool          // that value is not ours, and in force
 	until   time.Time     // zero: remove the annotation
 	writing bool          // it is being written
@@ -43,8 +47,11 @@ func (k *keepAwakeRequest) take(request monitor.KeepAwakeRequest, policy idle.Po
 	until, err := time.Parse(time.RFC3339, annotation)
 	k.instead, k.extends = annotation, foreign && err == nil && now.Before(until)
 	k.pending, k.until, k.wait = true, request.Until, 0
-	if !request.Until.IsZero() {
+	switch {
+	case !request.Released:
 		k.until = later(k.until, policy.KeepAwakeUntil)
+	case foreign:
+		k.until = later(k.until, until)
 	}
 }
 
@@ -63,14 +70,16 @@ func (k *cluster) persistKeepAwake(view kubernetes.View) task {
 		return nil
 	}
 	var value *string
+	text := ""
 	if !r.until.IsZero() {
-		text := r.until.UTC().Format(time.RFC3339)
+		text = r.until.UTC().Format(time.RFC3339)
 		value = &text
 	}
-	current, ok := view.Annotations[contract.AnnotationKeepAwakeUntil]
+	current := view.Annotations[contract.AnnotationKeepAwakeUntil]
+	arrives := slices.ContainsFunc(r.lost, func(other string) bool { return other != text }) // perhaps, and would replace it
 	switch {
-	case !ok && value == nil, ok && value != nil && current == *value, current != r.instead: // or another client has changed it
-		r.pending = false
+	case current == text && !arrives, current != r.instead && !slices.Contains(r.lost, current): // or another client has changed it
+		r.pending, r.lost = false, nil
 		return nil
 	case r.kept:
 		r.pending = !r.until.IsZero() && time.Now().Before(r.until)
@@ -79,7 +88,7 @@ func (k *cluster) persistKeepAwake(view kubernetes.View) task {
 	if time.Now().Before(r.next) && (r.wait != 0 || value != nil) {
 		return nil
 	}
-	r.writing = true
+	r.writing, r.tried = true, text
 	extends := r.extends
 	return k.annotate(contract.AnnotationKeepAwakeUntil, view, func(ctx context.Context) (kubernetes.View, error) {
 		return k.Kubernetes.KeepAwake(ctx, view, value, extends)
@@ -92,8 +101,12 @@ func (k *cluster) wroteKeepAwake(e annotated) {
 	r.writing = false
 	if e.err == nil {
 		k.Logger.Info("the request of the control channel is written", "annotation", e.key)
-		r.instead, r.wait, r.next = e.view.Annotations[e.key], 0, time.Now().Add(keepAwakeWriteInterval)
+		r.instead, r.lost = e.view.Annotations[e.key], nil
+		r.wait, r.next = 0, time.Now().Add(keepAwakeWriteInterval)
 		return
+	}
+	if outcome(e.err) == sleep.Lost && !slices.Contains(r.lost, r.tried) {
+		r.lost = append(r.lost, r.tried)
 	}
 	if !errors.Is(e.err, kubernetes.ErrConflict) {
 		k.Logger.Warn("cannot write the request of the control channel", "error", e.err.Error())

@@ -108,6 +108,82 @@ func TestKeepAwake_aReleaseTakesBackOnlyWhatTheChannelWrote(t *testing.T) {
 	}
 }
 
+func TestKeepAwake_isExtendedAfterALostAnswer(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(10 * time.Second)
+		w.with(func(w *world) { w.keepAwakeLost = true })
+		keepAwake(w)
+		wait(time.Second)
+		until := time.Now().Add(2 * time.Hour)
+		w.notification()(postgres.Notification{Kind: postgres.KindKeepAwake, For: 2 * time.Hour, At: time.Now()})
+		wait(0)
+		loop.Deliver(w.seen()) // what was written although its answer was lost
+		wait(time.Minute)
+		expect(t, w, "keep-awake-until", until.UTC().Format(time.RFC3339), func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+	})
+}
+
+func TestKeepAwake_isReleasedAfterALostAnswer(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(10 * time.Second)
+		w.with(func(w *world) { w.keepAwakeLost = true })
+		keepAwake(w)
+		wait(time.Second)
+		w.notification()(postgres.Notification{Kind: postgres.KindRelease, At: time.Now()})
+		wait(time.Minute)
+		expect(t, w, "keep-awake-until", "", func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+	})
+}
+
+func TestKeepAwake_writesNoTimeAgainThatAPersonRemoves(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(10 * time.Second)
+		keepAwake(w)
+		wait(time.Second)
+		w.notification()(postgres.Notification{Kind: postgres.KindRelease, At: time.Now()})
+		wait(time.Second)
+		person := func(value string) {
+			w.with(func(w *world) {
+				w.view.KeepAwakeOurs = false
+				w.view.Annotations = map[string]string{contract.AnnotationEnabled: "true"}
+				if value != "" {
+					w.view.Annotations[contract.AnnotationKeepAwakeUntil] = value
+				}
+			})
+			loop.Deliver(w.seen())
+			wait(time.Second)
+		}
+		person(time.Now().Add(50 * time.Hour).UTC().Format(time.RFC3339))
+		keepAwake(w) // which waits, because the release has just been written
+		wait(time.Second)
+		person("")
+		wait(2 * time.Minute)
+		expect(t, w, "keep-awake-until", "", func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+	})
+}
+
+func TestKeepAwake_aReleaseAndAShorterRequestInOneTransaction(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(10 * time.Second)
+		keepAwake(w)
+		wait(10 * time.Second)
+		loop.Deliver(w.seen())
+		until := time.Now().Add(30 * time.Minute)
+		w.notification()(postgres.Notification{Kind: postgres.KindRelease, At: time.Now()})
+		w.notification()(postgres.Notification{Kind: postgres.KindKeepAwake, For: 30 * time.Minute, At: time.Now()})
+		wait(2 * time.Minute)
+		expect(t, w, "keep-awake-until", until.UTC().Format(time.RFC3339), func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+	})
+}
+
 func TestKeepAwake_isWrittenOnceAMinute(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {

@@ -31,8 +31,10 @@ type Change struct {
 
 // KeepAwakeRequest is a request to stay awake.
 type KeepAwakeRequest struct {
-	// Until is when the request expires; zero withdraws it.
+	// Until is when the request expires; zero if all requests are withdrawn.
 	Until time.Time
+	// Released withdraws the earlier requests.
+	Released bool
 }
 
 // merge adds a later change.
@@ -43,10 +45,10 @@ func (c *Change) merge(next Change) {
 	}
 	switch {
 	case next.KeepAwake == nil:
-	case c.KeepAwake == nil || next.KeepAwake.Until.IsZero():
+	case c.KeepAwake == nil || next.KeepAwake.Released:
 		c.KeepAwake = next.KeepAwake
 	default: // a shorter request must not cut a longer one short
-		c.KeepAwake = &KeepAwakeRequest{Until: later(c.KeepAwake.Until, next.KeepAwake.Until)}
+		c.KeepAwake.Until = later(c.KeepAwake.Until, next.KeepAwake.Until)
 	}
 }
 

@@ -43,14 +43,13 @@ func (m *mailbox) post(n postgres.Notification) {
 	case postgres.KindBacklog:
 		m.mail.backlog = later(m.mail.backlog, n.At)
 	case postgres.KindKeepAwake:
-		until := n.At.Add(min(n.For, contract.MaxKeepAwake))
-		if m.mail.keepAwake != nil {
-			until = later(m.mail.keepAwake.Until, until)
+		if m.mail.keepAwake == nil {
+			m.mail.keepAwake = &KeepAwakeRequest{}
 		}
-		m.mail.keepAwake = &KeepAwakeRequest{Until: until}
+		m.mail.keepAwake.Until = later(m.mail.keepAwake.Until, n.At.Add(min(n.For, contract.MaxKeepAwake)))
 		m.mail.used = later(m.mail.used, n.At)
 	case postgres.KindRelease:
-		m.mail.keepAwake = &KeepAwakeRequest{}
+		m.mail.keepAwake = &KeepAwakeRequest{Released: true}
 	case postgres.KindHibernate:
 		m.mail.hibernate = later(m.mail.hibernate, n.At)
 	case postgres.KindMalformed:
