@@ -17,7 +17,7 @@ import (
 type reporter struct {
 	recorder
 	observer  Observer
-	aborted   idle.Reason // why the last attempt was aborted, or empty
+	aborted   idle.Reason // why the last attempt was aborted, unless for a client; or empty
 	withdrawn int         // how many sleeps in a row a client has ended before they began, although idle sessions were ended
 }
 
@@ -80,14 +80,13 @@ func putToSleep(v kubernetes.View, done attempt) string {
 
 func (p *reporter) abort(ctx context.Context, s *Status, reason idle.Reason) {
 	p.aborted = reason
-	s.Decision.Action, s.Decision.Reason = idle.ActionNone, reason
-	if s.Decision.ThresholdPassed {
-		s.Decision.Blockers = []idle.Reason{reason}
-		p.decided(ctx, *s)
-	}
+	s.Decision.Action, s.Decision.Reason, s.Decision.Blockers = idle.ActionNone, reason, []idle.Reason{reason}
 	attributes := []any{"reason", reason}
 	if reason == idle.ReasonActive { // otherwise nobody learns of a client that is gone again
+		p.aborted = "" // the cluster is not idle, so nothing keeps it awake while it is
 		attributes = append(attributes, "sessions", s.Tally.ByState(), "lastUnseenClient", s.LastPeer)
+	} else if s.Decision.ThresholdPassed {
+		p.decided(ctx, *s)
 	}
 	p.logger.Info("the cluster is not put to sleep after all", attributes...)
 }
