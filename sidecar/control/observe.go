@@ -70,7 +70,7 @@ func (a *attempt) mayHaveEnded(machine sleep.Machine) bool {
 // changed handles a change that the monitor reports.
 func (l *Loop) changed(ctx context.Context, change monitor.Change) {
 	l.status.Status = l.parts.Monitor.Status()
-	l.reporter.listenFailed(ctx, l.status.View, change.ListenFailure)
+	l.reporter.listenFailed(ctx, l.status.View, change.ListenFailure, l.status.ListenerConnected)
 	if change.KeepAwake != nil {
 		l.cluster.keepAwake.take(*change.KeepAwake, l.status.Policy, l.status.View, time.Now())
 		l.parse(time.Now())

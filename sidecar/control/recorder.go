@@ -194,8 +194,12 @@ func (r *recorder) warnOfSlots(ctx context.Context, s Status) {
 	r.slots = inactive
 }
 
-// listenFailed writes an Event when LISTEN is refused, because a person has to fix that.
-func (r *recorder) listenFailed(ctx context.Context, v kubernetes.View, err error) {
+// listenFailed writes an Event when LISTEN is refused, because a person has to fix that. It writes another one if LISTEN
+// has been allowed meanwhile.
+func (r *recorder) listenFailed(ctx context.Context, v kubernetes.View, err error, connected bool) {
+	if connected {
+		r.refused = ""
+	}
 	var refused *postgres.RefusedError
 	if !errors.As(err, &refused) || r.refused == refused.Database+refused.Code || v.CurrentPrimary != r.pod {
 		return

@@ -26,15 +26,23 @@ func TestRecorder_writesARefusedListenOnce(t *testing.T) {
 		w.with(func(w *world) { w.inUse = true })
 		loop.Deliver(healthy())
 		wait(3 * time.Second)
-		var failed func(error)
-		w.with(func(w *world) { failed = w.failed })
-		for range 3 {
-			failed(&postgres.RefusedError{Database: "app", Code: "42501"})
+		refuse := func() {
+			w.with(func(w *world) { w.listening = false })
+			for range 3 {
+				w.listenFailed()(&postgres.RefusedError{Database: "app", Code: "42501"})
+				wait(time.Second)
+			}
 		}
-		wait(3 * time.Second)
-		expect(t, w, "Events", 1, func(w *world) int {
+		events := func(w *world) int {
 			return len(slices.DeleteFunc(slices.Clone(w.events), func(e string) bool { return e != "ListenRefused" }))
-		})
+		}
+		refuse()
+		expect(t, w, "Events", 1, events)
+		w.with(func(w *world) { w.listening = true })
+		w.notification()(postgres.Notification{Kind: postgres.KindBacklog, At: time.Now()})
+		wait(time.Second)
+		refuse()
+		expect(t, w, "Events after it was allowed meanwhile", 2, events)
 	})
 }
 
