@@ -86,18 +86,22 @@ func (l *Loop) parse(now time.Time) {
 
 // step samples once, decides, and acts on the decision.
 func (l *Loop) step(ctx context.Context) {
+	before := l.status.Decision.Reason
 	l.parse(time.Now())
 	l.run(ctx, l.cluster.persistKeepAwake(l.status.View))
 	l.run(ctx, l.cluster.recheckBackups())
 	observation := l.sample(ctx)
 	l.decide(observation, time.Now())
-	if l.status.Decision.Action == idle.ActionAsk && (l.machine.Phase() == sleep.Awake || l.status.Policy.Observed) {
+	if l.status.Decision.Action == idle.ActionAsk && (!l.machine.Phase().Attempting() || l.status.Policy.Observed) {
 		observation.Elsewhere = elsewhere(ask(ctx, l.parts.Siblings, l.status.View, l.parts.Pod, false), l.status.Rules(), time.Now(), l.parts.Logger)
 		l.decide(observation, time.Now())
 	}
 	l.count(ctx, observation)
 	l.advance(ctx, l.status.observed())
 	l.status.postpone(l.machine, l.reporter.aborted)
+	if reason := l.status.Decision.Reason; reason != before {
+		l.parts.Logger.Info("the decision has changed", "reason", reason, "before", before)
+	}
 	l.reporter.decided(ctx, l.status)
 	l.due = cmp.Or(idle.UnderstoodFrom(l.status.Problems), l.status.Decision.Next)
 	if l.doze.archiver != "" && time.Now().Before(l.doze.archiverNext) {
@@ -109,7 +113,7 @@ func (l *Loop) step(ctx context.Context) {
 
 // decide decides on an observation, together with what the Cluster and its Backups say.
 func (l *Loop) decide(observation idle.Observation, now time.Time) {
-	before, proven := l.status.Decision.Reason, l.status.State
+	proven := l.status.State
 	observation.Blockers = slices.Concat(observation.Blockers, l.status.View.Blockers(l.parts.Pod))
 	if l.cluster.backups.running {
 		observation.Blockers = append(observation.Blockers, idle.ReasonBackupRunning)
@@ -136,9 +140,6 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	first := proven.SampledUntil.IsZero() && !observation.Unknown && !wake.At.IsZero() && !byHand
 	if first || !later(proven.Unused, proven.Undecided).IsZero() {
 		l.status.logUse(observation, l.parts.Logger)
-	}
-	if reason := l.status.Decision.Reason; reason != before && l.status.Decision.Action != idle.ActionAsk {
-		l.parts.Logger.Info("the decision has changed", "reason", reason, "before", before)
 	}
 }
 

@@ -2,6 +2,7 @@ package control
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,16 +98,47 @@ func TestLoop_aTimeTooFarAheadIsTakenOnceItIsNear(t *testing.T) {
 	})
 }
 
+func TestLoop_logsADecisionOnceWhileItIsPostponed(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		w.with(func(w *world) { w.gatewayAway = true })
+		loop.Deliver(w.seen())
+		wait(2 * time.Minute)
+		w.with(func(w *world) { w.log = nil })
+		for range 20 {
+			loop.Deliver(w.seen())
+			wait(time.Second)
+		}
+		expect(t, w, "lines per sample", false, func(w *world) bool {
+			return strings.Count(strings.Join(w.log, ""), "the decision has changed") > 3 // of an attempt meanwhile
+		})
+	})
+}
+
+func TestLoop_asksTheOtherInstancesBeforeItMayAttempt(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		w.with(func(w *world) {
+			besides(w, func(*contract.Report) {})
+			w.away = true // so that the schedules of the last sleep are not resumed yet
+		})
+		loop.Deliver(w.seen())
+		wait(time.Minute)
+		expect(t, w, "sibling_unknown without a question", false, func(w *world) bool { return w.reasons[idle.ReasonSiblingUnknown] })
+	})
+}
+
 func TestHandover_aSessionAtTheLastMomentWins(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		loop.Deliver(healthy())
 		w.with(func(w *world) {
-			w.inSample = func(w *world) { w.inUse = w.suspended > 0 } // it comes once the schedules are suspended
+			w.inSample = func(w *world) { w.inUse = w.suspended != 0 && w.suspended >= w.resumed } // it comes while the schedules are suspended
 		})
-		wait(40 * time.Second)
+		wait(90 * time.Second)
 		expect(t, w, "asleep", false, asleep)
 		expect(t, w, "aborted", true, func(w *world) bool { return slices.Contains(w.results, sleep.ResultAborted) })
+		expect(t, w, "an Event says that it is idle", false, func(w *world) bool { return slices.Contains(w.events, "SleepBlocked") })
 		expect(t, w, "resumed what was suspended", true, func(w *world) bool { return w.resumed > 1 })
 	})
 }

@@ -350,7 +350,7 @@ func TestLoop_asksTheOtherInstances(t *testing.T) {
 			return []siblingAnswer{reportOf("c-2", time.Hour, false), outdated}
 		}, false, idle.ReasonSiblingUnknown},
 		{"one does not know", func(bool) []siblingAnswer {
-			return []siblingAnswer{reportOf("c-2", time.Hour, false), {Pod: "c-3", Report: contract.Report{}}}
+			return []siblingAnswer{reportOf("c-2", time.Hour, false), {Pod: "c-3", Report: contract.Report{SamplesOnDemand: true}}}
 		}, false, idle.ReasonSiblingUnknown},
 		{"the sidecar of one is too old to sample on demand", func(sampled bool) []siblingAnswer {
 			if !sampled {
