@@ -27,7 +27,7 @@ func (g *Gateway) accept(service Service, listener net.Listener) {
 	}
 }
 
-// admit gives the connection a starting slot and a goroutine, unless the backend refuses its peer.
+// admit gives the connection a starting slot and a goroutine, unless its peer's network is not allowed.
 func (g *Gateway) admit(service Service, conn net.Conn) {
 	client, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -39,10 +39,8 @@ func (g *Gateway) admit(service Service, conn net.Conn) {
 	}
 	c.logger = g.logger.With("namespace", service.Namespace, "cluster", service.Cluster, "service", service.Name, "peer", c.peer.String())
 	defer c.contain()
-	refusal := g.backend.Refuses(service, c.peer)
-	c.wakesNothing = (refusal == RefusalIgnored || refusal == RefusalInstance) && len(g.backend.Running(service)) != 0
-	if refusal != "" && !c.wakesNothing {
-		c.ignore(string(refusal))
+	if c.wakesNothing = g.backend.Refuses(service, c.peer); c.wakesNothing == RefusalNotAllowed {
+		c.ignore(string(RefusalNotAllowed))
 		_ = conn.Close()
 		return
 	}

@@ -41,9 +41,9 @@ type Backend interface {
 	// an instance accepts sessions or the context ends, which it also does when the client hangs up. The client gets a
 	// specific message for the errors ErrAsleepByHand, ErrMaintenance, ErrReconnect, ErrGone and ErrTimeout.
 	Resolve(ctx context.Context, service Service, client Client) (netip.AddrPort, error)
-	// Running returns the instances behind the Service that should accept sessions now. It never wakes the cluster, and
-	// does not block.
-	Running(service Service) []netip.AddrPort
+	// Running returns the instances behind the Service that should accept sessions now. It never wakes the cluster. It may
+	// take five seconds.
+	Running(ctx context.Context, service Service) []netip.AddrPort
 	// MustReconnect reports whether the peer's session must not come from the gateway's address. Resolve checks this
 	// itself.
 	MustReconnect(service Service, peer netip.AddrPort) bool

@@ -24,9 +24,9 @@ type clientConn struct {
 	peer    netip.AddrPort
 	came    time.Time
 	logger  *slog.Logger
-	// wakesNothing is whether the client is one that the cluster ignores, or an instance of it. It gets a session only
-	// while the cluster is awake.
-	wakesNothing bool
+	// wakesNothing is why the client gets a session only while the cluster is awake: the cluster ignores it, or it is an
+	// instance of it; "" for all others.
+	wakesNothing Refusal
 	// inSession is whether it holds a session slot.
 	inSession bool
 }
@@ -63,6 +63,10 @@ func (c *clientConn) serve(ctx context.Context, p *slot) {
 // open reads the startup packet, and reports whether the connection is a client that wants a session.
 func (c *clientConn) open(ctx context.Context, p *slot) (packet startup.Packet, ok bool) {
 	defer c.starting.give(p)
+	if c.wakesNothing != "" && len(c.backend.Running(ctx, c.service)) == 0 {
+		c.ignore(string(c.wakesNothing))
+		return packet, false
+	}
 	packet, err := c.read(ctx)
 	var no *startup.Error
 	switch {

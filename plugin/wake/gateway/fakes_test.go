@@ -30,6 +30,7 @@ type fakeBackend struct {
 	refuses func(netip.AddrPort) Refusal
 	resolve func(context.Context, Client) (netip.AddrPort, error)
 	running []netip.AddrPort
+	looks   <-chan struct{} // until it is closed, which instances run is not known; nil: it is at once
 	away    bool
 	asked   func()      // whether a client is sent away
 	begins  func() bool // whether a session may begin
@@ -56,7 +57,15 @@ func (d *fakeBackend) Resolve(ctx context.Context, _ Service, client Client) (ne
 	return d.resolve(ctx, client)
 }
 
-func (d *fakeBackend) Running(Service) []netip.AddrPort { return d.running }
+func (d *fakeBackend) Running(ctx context.Context, _ Service) []netip.AddrPort {
+	if d.looks != nil {
+		select {
+		case <-d.looks:
+		case <-ctx.Done():
+		}
+	}
+	return d.running
+}
 
 func (d *fakeBackend) MustReconnect(Service, netip.AddrPort) bool {
 	if d.asked != nil {

@@ -34,7 +34,7 @@ const (
 
 // route asks the backend where the session goes, and sends the startup packet there.
 func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached, error) {
-	if c.wakesNothing || packet.Replication != startup.NoReplication {
+	if c.wakesNothing != "" || packet.Replication != startup.NoReplication {
 		return c.routeToRunning(ctx, packet)
 	}
 	client := Client{Peer: c.peer, User: packet.User, Database: packet.Database}
@@ -65,9 +65,9 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 // connected all the time, and neither ignored clients nor the cluster's own instances may wake it.
 func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) (*reached, error) {
 	reconnect := c.backend.MustReconnect(c.service, c.peer) // before the instances, because it may take a while
-	running := c.backend.Running(c.service)
+	running := c.backend.Running(ctx, c.service)
 	switch {
-	case len(running) == 0 && c.wakesNothing:
+	case len(running) == 0 && c.wakesNothing != "":
 		return nil, errUnreachable
 	case len(running) == 0:
 		return nil, errReplication
@@ -196,11 +196,11 @@ func pause(ctx context.Context, duration time.Duration) {
 // few.
 const cancelMost = 16
 
-// cancel forwards a CancelRequest to every running instance, since only one of them knows its key. It returns once they
-// have processed it, because libpq takes the end of its connection as the confirmation. It never wakes a cluster, which
-// has nothing to cancel.
+// cancel forwards a CancelRequest to every running instance, because only one of them knows its key. It returns once
+// they have processed it, because libpq takes the end of its connection as the confirmation. It never wakes a cluster,
+// which has nothing to cancel.
 func (c *clientConn) cancel(ctx context.Context, packet []byte) {
-	running := c.backend.Running(c.service)
+	running := c.backend.Running(ctx, c.service)
 	if len(running) == 0 {
 		c.ignore(ignoredCancel)
 		return

@@ -166,6 +166,28 @@ func TestGateway_whoWakesNothingReachesAClusterThatIsAwake(t *testing.T) {
 	}
 }
 
+// Whether an instance runs is for the API server to say while the informers may be stale, which takes seconds.
+func TestGateway_aClientThatWakesNothingHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	looks := make(chan struct{})
+	backend := &fakeBackend{
+		resolve: to(instance(t, trusting(echo))), looks: looks,
+		refuses: func(peer netip.AddrPort) Refusal {
+			if peer.Addr().String() == "127.0.0.9" {
+				return RefusalIgnored
+			}
+			return ""
+		},
+	}
+	gateway := run(t, backend, nil)
+	ignored := dialFrom(t, "127.0.0.9", gateway.address)
+	conn := dial(t, gateway.address)
+	send(t, conn, startupPacket)
+	expect(t, conn, okay)
+	close(looks)
+	expectEnd(t, ignored)
+}
+
 func TestReplicationKeepsToRulesThatTellAddressesApart(t *testing.T) {
 	t.Parallel()
 	instance := instance(t, func(*net.TCPConn) { t.Error("a session came from the gateway's address") })

@@ -393,7 +393,7 @@ func TestRunning_dozing(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, time.Minute, state)
 			w.pod("orders-1", "10.0.0.1", ready)
-			if got := w.waker.Running(service("-rw")); len(got) != 0 {
+			if got := w.waker.Running(t.Context(), service("-rw")); len(got) != 0 {
 				t.Errorf("%v are said to accept sessions", got)
 			}
 		})

@@ -54,7 +54,7 @@ func TestResolve_onAViewThatMayBeStale(t *testing.T) {
 				if row.passed && (err != nil || got != primary) || !row.passed && (!errors.Is(err, gateway.ErrTimeout) || got != netip.AddrPort{}) {
 					t.Errorf("got %s, %v", got, err)
 				}
-				if running := w.waker.Running(service("-rw")); row.passed != (len(running) != 0) {
+				if running := w.waker.Running(t.Context(), service("-rw")); row.passed != (len(running) != 0) {
 					t.Errorf("%v are said to run", running)
 				}
 			})

@@ -165,8 +165,8 @@ func (w *Waker) Refuses(service gateway.Service, peer netip.AddrPort) gateway.Re
 
 // Running returns the instances behind the Service that serve it, or none while all clients are held. It never wakes
 // the cluster.
-func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
-	seen, err := w.read(w.Base, service)
+func (w *Waker) Running(ctx context.Context, service gateway.Service) []netip.AddrPort {
+	seen, err := w.read(ctx, service)
 	if err != nil || seen.view.HoldsAll() {
 		return nil
 	}

@@ -708,7 +708,7 @@ func TestRunning(t *testing.T) {
 		"-rw": {primary}, "-r": {primary}, "-gone": nil,
 		"-ro": {netip.MustParseAddrPort("10.0.0.2:5432")}, // the kubelet may report a ready instance late
 	} {
-		if got := w.waker.Running(service(suffix)); !slices.Equal(got, want) {
+		if got := w.waker.Running(t.Context(), service(suffix)); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", suffix, got, want)
 		}
 	}
@@ -716,7 +716,7 @@ func TestRunning(t *testing.T) {
 		t.Error("PostgreSQL was asked")
 	}
 	w.change(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationHibernation] = "on" })
-	if got := w.waker.Running(service("-rw")); len(got) != 0 {
+	if got := w.waker.Running(t.Context(), service("-rw")); len(got) != 0 {
 		t.Errorf("once hibernation is on %v are said to accept sessions", got)
 	}
 }
@@ -745,12 +745,12 @@ func TestRunning_leavesOutStandbysThatMayLag(t *testing.T) {
 	w.pod("orders-1", "10.0.0.1", same)
 	w.pod("orders-2", "10.0.0.2", same)
 	for suffix, want := range map[string][]netip.AddrPort{"-rw": {primary}, "-r": {primary}, "-ro": nil} {
-		if got := w.waker.Running(service(suffix)); !slices.Equal(got, want) {
+		if got := w.waker.Running(t.Context(), service(suffix)); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", suffix, got, want)
 		}
 	}
 	w.pod("orders-3", "10.0.0.3", ready)
-	if got, want := w.waker.Running(service("-ro")), []netip.AddrPort{netip.MustParseAddrPort("10.0.0.3:5432")}; !slices.Equal(got, want) {
+	if got, want := w.waker.Running(t.Context(), service("-ro")), []netip.AddrPort{netip.MustParseAddrPort("10.0.0.3:5432")}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want the standby that streams", got)
 	}
 }
