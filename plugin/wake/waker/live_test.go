@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,6 +59,37 @@ func TestResolve_onAViewThatMayBeStale(t *testing.T) {
 					t.Errorf("%v are said to run", running)
 				}
 			})
+		})
+	}
+}
+
+// failing is an API server that does not answer one request.
+type failing struct {
+	client.Reader
+	left *atomic.Int64 // requests until that one
+}
+
+func (f failing) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if f.left.Add(-1) == 0 {
+		return errors.New("no answer")
+	}
+	return f.Reader.Get(ctx, key, o, options...)
+}
+
+func TestResolve_refusesNobodyForOneAnswerThatIsLost(t *testing.T) {
+	t.Parallel()
+	for request := range int64(4) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, time.Minute, awake)
+			w.runs()
+			left := new(atomic.Int64)
+			left.Store(request + 1)
+			w.waker.APIReader = failing{w.api, left}
+			w.stale.Store(true)
+			got, err := w.waker.Resolve(t.Context(), service("-rw"), by)
+			if err != nil || got != primary {
+				t.Errorf("without an answer to request %d: %s, %v", request+1, got, err)
+			}
 		})
 	}
 }

@@ -100,7 +100,7 @@ func (w *wake) advance(ctx context.Context, seen *snapshot) (found netip.AddrPor
 	switch do {
 	case stepAwaitInstance:
 		return w.probeInstances(ctx, seen)
-	case stepWithdraw: // that is no wake, since PostgreSQL runs
+	case stepWithdraw: // that is no wake, because PostgreSQL runs
 		if w.patchedVersion == seen.cluster.ResourceVersion {
 			break // the informers have not seen it yet
 		}

@@ -207,8 +207,18 @@ func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gat
 			switch err := w.admit(ctx, service, client, found.address); {
 			case err == nil:
 				return found.address, nil
-			case !errors.Is(err, errAsleepAgain):
+			case ctx.Err() != nil:
+				return netip.AddrPort{}, context.Cause(ctx)
+			case errors.Is(err, gateway.ErrReconnect), isFinal(err):
 				return netip.AddrPort{}, err
+			case !errors.Is(err, errAsleepAgain): // its cluster cannot be read
+				w.Logger.Debug("a client waits, because its cluster cannot be read",
+					"namespace", service.Namespace, "cluster", service.Cluster, "error", err.Error())
+				select {
+				case <-ctx.Done():
+					return netip.AddrPort{}, context.Cause(ctx)
+				case <-time.After(readAgain):
+				}
 			}
 		}
 	}
