@@ -74,7 +74,7 @@ func TestWakeForBackup_isObservedOnce(t *testing.T) {
 		then func(*world) // a second after the wake
 		want []string
 	}{
-		{"once PostgreSQL is ready", func(w *world) { w.serves(true) }, []string{"orders by backup from doze: success after 1s"}},
+		{"once PostgreSQL is ready", (*world).primaryReady, []string{"orders by backup from doze: success after 1s"}},
 		{"if it does not get ready, once a client would have given up", func(*world) {}, []string{"orders by backup from doze: timeout after 5m0s"}},
 		{"not of a cluster that is gone", func(w *world) {
 			if err := w.api.Delete(w.t.Context(), w.cluster(nil)); err != nil {
@@ -184,7 +184,7 @@ func TestReconcile_makesABackupOfTheSameKind(t *testing.T) {
 			t.Errorf("the last Backup was completed at %s", last)
 		}
 		a.read()
-		w.serves(true)
+		w.primaryReady()
 		for _, r := range []*replica{b, a} {
 			r.read()
 		}
@@ -214,7 +214,7 @@ func TestReconcile_makesNoBackupBesideASchedules(t *testing.T) {
 		w.backup("last", cnpgv1.BackupPhaseCompleted, completedAgo(25))
 		w.ages()
 		a.read()
-		w.serves(true)
+		w.primaryReady()
 		a.read()
 		pass(t, 5*time.Second)
 		w.backup("nightly", cnpgv1.BackupPhasePending, nil)
@@ -261,7 +261,7 @@ func TestReconcile_acknowledgesAlthoughItCannotWrite(t *testing.T) {
 					return err
 				}
 				_ = look()
-				w.serves(true)
+				w.primaryReady()
 				_ = look()
 				pass(t, 20*time.Second)
 				announcement := announced(20 * time.Second)

@@ -241,7 +241,7 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 	state.Poolers = c.poolers(seen)
 	for i := range pods {
 		if pod := &pods[i]; endpointslice.IsInstance(pod) && pod.DeletionTimestamp.IsZero() {
-			state.Instances = append(state.Instances, plan.Pod{UID: pod.UID, Name: pod.Name})
+			state.Instances = append(state.Instances, plan.Pod{UID: pod.UID, Name: pod.Name, Ready: podReady(pod)})
 		}
 	}
 	if seen.view.Dozing {

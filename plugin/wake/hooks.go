@@ -3,7 +3,6 @@ package wake
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -57,11 +56,6 @@ func (h *hooks) wakeForBackup(ctx context.Context, name types.NamespacedName, ba
 	}
 	_, err = h.wakeCluster(ctx, cluster, h.stopping.View(cluster, now), 1, plan.Wake{Cause: contract.CauseBackup, By: "Backup " + backup}, now)
 	return true, err // the operator asks again
-}
-
-// serves reports whether the Service has a ready endpoint of its own.
-func (s *snapshot) serves(service string) bool {
-	return slices.ContainsFunc(s.state.Services, func(of plan.Service) bool { return of.Name == service && of.Direct })
 }
 
 // noteSpecification records the specification of a cluster that we have not fenced. It must be called for every state,

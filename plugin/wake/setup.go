@@ -87,8 +87,9 @@ func (c *Controller) ofCluster(ctx context.Context, o client.Object) []reconcile
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// podHandler notifies waiters about a cluster's pods, on which no plan depends. When a replica starts, becomes ready or
-// unready, is deleted or no longer answers, it requests reconciliation of the clusters to which the replica matters.
+// podHandler notifies waiters about a cluster's pods, and requests its reconciliation when one becomes ready or unready:
+// a plan depends on no other change of them. When a replica starts, becomes ready or unready, is deleted or no longer
+// answers, it requests reconciliation of the clusters to which the replica matters.
 func (c *Controller) podHandler() handler.EventHandler {
 	one := func(ctx context.Context, o client.Object, q queue) {
 		c.ofCluster(ctx, o)
@@ -98,11 +99,20 @@ func (c *Controller) podHandler() handler.EventHandler {
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { one(ctx, e.Object, q) },
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { one(ctx, e.Object, q) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			c.ofCluster(ctx, e.ObjectNew)
+			clusters := c.ofCluster(ctx, e.ObjectNew)
 			before, ok := e.ObjectOld.(*corev1.Pod)
 			after, also := e.ObjectNew.(*corev1.Pod)
-			if ok && also && (podReady(before) != podReady(after) || !startsUntil(before).Equal(startsUntil(after))) {
+			if !ok || !also {
+				return
+			}
+			readiness := podReady(before) != podReady(after)
+			if readiness || !startsUntil(before).Equal(startsUntil(after)) {
 				c.replicaChanged(ctx, after, q)
+			}
+			for _, cluster := range clusters {
+				if readiness {
+					q.Add(cluster)
+				}
 			}
 		},
 		GenericFunc: func(ctx context.Context, e event.GenericEvent, q queue) { c.replicaChanged(ctx, e.Object, q) },

@@ -75,7 +75,7 @@ func (w *unattended) wake(ctx context.Context, seen *snapshot, due *plan.Wake, a
 }
 
 // observe observes how a wake ended that this replica began. No client waits for it at the gateway, so it ends when the
-// read-write Service has a ready endpoint.
+// primary is ready.
 func (w *unattended) observe(ctx context.Context, seen *snapshot, again *requeue) error {
 	stored, _ := w.begun.Load(seen.name)
 	begun, ok := stored.(begunWake)
@@ -87,7 +87,7 @@ func (w *unattended) observe(ctx context.Context, seen *snapshot, again *requeue
 	case seen.cluster == nil, sleeps && seen.cluster.Annotations[contract.AnnotationLastWake] == begun.value: // it sleeps again
 		w.begun.Delete(seen.name)
 		return nil
-	case !sleeps && seen.serves(seen.cluster.GetServiceReadWriteName()):
+	case !sleeps && seen.state.Serves():
 		w.begun.Delete(seen.name)
 		w.observer.Woke(seen.name, begun.due.Cause, begun.depth, waker.ResultSuccess, again.now.Sub(begun.at))
 		return nil

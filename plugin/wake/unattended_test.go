@@ -8,6 +8,7 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -37,6 +38,19 @@ func (w *world) said(reason string) (messages []string) {
 	return messages
 }
 
+// primaryReady makes the primary ready, whatever the Services lead to.
+func (w *world) primaryReady() {
+	w.t.Helper()
+	w.cluster(func(c *cnpgv1.Cluster) { c.Status.CurrentPrimary = "orders-1" })
+	w.put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: orders.Namespace, Name: "orders-1", UID: "orders-1", OwnerReferences: ofOrders,
+			Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": "instance"},
+		},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	})
+}
+
 func TestUnattended_wakesForAWindow(t *testing.T) {
 	t.Parallel()
 	hibernated := sleepsFor("on-connect,window", metav1.ConditionTrue, contract.Hibernated)
@@ -49,14 +63,14 @@ func TestUnattended_wakesForAWindow(t *testing.T) {
 		timesOut    bool
 		depth, from string
 	}{
-		{"from hibernation", hibernated, true, func(w *world) { w.serves(true) }, []string{"orders by window from hibernation: success after 3s"}, false, "", "hibernation"},
+		{"from hibernation", hibernated, true, (*world).primaryReady, []string{"orders by window from hibernation: success after 3s"}, false, "", "hibernation"},
 		{"from a doze", func(c *cnpgv1.Cluster) {
 			hibernated(c)
 			dozes(c)
 			delete(c.Annotations, contract.AnnotationHibernation)
 			delete(c.Annotations, contract.AnnotationAsleepSince)
 			c.Annotations[contract.AnnotationDozingSince] = time.Now().Add(-time.Hour).Format(time.RFC3339)
-		}, true, func(w *world) { w.serves(true) }, []string{"orders by window from doze: success after 3s"}, false, contract.DepthDoze, "a doze"},
+		}, true, (*world).primaryReady, []string{"orders by window from doze: success after 3s"}, false, contract.DepthDoze, "a doze"},
 		{"and says so if PostgreSQL does not come", hibernated, true, func(*world) {}, []string{"orders by window from hibernation: timeout after 5m0s"}, true, "", "hibernation"},
 		{"not before every pod is gone", sleepsFor("on-connect,window", metav1.ConditionFalse, contract.HibernationDeletingPods), false, nil, nil, false, "", ""},
 		{"not if the annotation does not list it", sleepsFor("on-connect", metav1.ConditionTrue, contract.Hibernated), false, nil, nil, false, "", ""},

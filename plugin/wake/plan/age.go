@@ -186,10 +186,8 @@ func (p *Plan) makeBackup(state State, now time.Time) {
 	name := state.Name.Name + "-" + wake.At.Format("060102150405")
 	woken := err == nil && wake.Cause == contract.CauseBackup && strings.HasPrefix(wake.By, byMaxAge) &&
 		now.Sub(wake.At) < StandInFor && cluster.Policy.WakesByAge() && cluster.ObstacleTo(contract.CauseBackup) == ""
-	serves := func(s Service) bool { return s.Name == state.Name.Name+"-rw" && s.Direct }
 	p.Memory.completed = state.Backups.Completed // a list of the sleep lacks what was made since
-	if !woken || p.Memory.MadeBackup == name || state.Backups.Last.After(wake.At) || cluster.MayStillStop ||
-		!slices.ContainsFunc(state.Services, serves) {
+	if !woken || p.Memory.MadeBackup == name || state.Backups.Last.After(wake.At) || cluster.MayStillStop || !state.Serves() {
 		return
 	}
 	if p.Memory.serving.IsZero() {

@@ -260,6 +260,7 @@ func (a *aging) decide(asleep bool) Plan {
 	state := State{
 		Name: types.NamespacedName{Namespace: "shop", Name: "orders"}, Cluster: View(cluster, a.at), Annotations: cluster.Annotations,
 		Services: []Service{{Name: "orders-rw", UID: "rw", Direct: !asleep, Ready: !asleep}}, Memory: a.memory,
+		Primary: "orders-1", Instances: []Pod{{Name: "orders-1", Ready: !asleep}},
 	}
 	state.Backups = BackupsOf(cluster, state.Cluster.Policy, nil)
 	p := Decide(state, a.at)
@@ -381,8 +382,8 @@ func TestDecide_makesTheBackupThatItWokeFor(t *testing.T) {
 			cluster := made(append(changes{withBarman}, row.changes...)...)
 			state := State{
 				Name: types.NamespacedName{Namespace: "shop", Name: "orders"}, Cluster: View(cluster, now), Annotations: cluster.Annotations,
-				Services: []Service{{Name: "orders-rw", Direct: row.serves >= 0}},
-				Memory:   Memory{MadeBackup: row.made, serving: now.Add(-row.serves), completed: &Completed{At: now.Add(-day)}},
+				Primary: "orders-1", Instances: []Pod{{Name: "orders-1", Ready: row.serves >= 0}},
+				Memory: Memory{MadeBackup: row.made, serving: now.Add(-row.serves), completed: &Completed{At: now.Add(-day)}},
 			}
 			state.Backups = BackupsOf(cluster, state.Cluster.Policy, nil)
 			p := Decide(state, now)

@@ -48,8 +48,14 @@ type State struct {
 
 // Pod is an instance's pod that is not being deleted.
 type Pod struct {
-	UID  types.UID
-	Name string
+	UID   types.UID
+	Name  string
+	Ready bool
+}
+
+// Serves reports whether the primary is ready. It looks at no Service, because the plan may lack the read-write one.
+func (s State) Serves() bool {
+	return slices.ContainsFunc(s.Instances, func(pod Pod) bool { return pod.Name == s.Primary && pod.Ready })
 }
 
 // Memory is what a replica remembers of a cluster from one plan to the next. The zero value remembers nothing.
@@ -66,7 +72,7 @@ type Memory struct {
 	bypassedSince time.Time
 	// stop is what is known of a stop that no sidecar has recorded.
 	stop Stop
-	// serving is since when the Service of the last wake is ready.
+	// serving is since when the Service of the last wake is ready or, after a wake for a Backup, the primary.
 	serving time.Time
 	// took is how long the last wake from hibernation took, and slept says that the cluster has slept since.
 	took  time.Duration
