@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -200,23 +201,9 @@ func (e explanation) writeWorker(p func(string, ...any)) {
 	}
 }
 
-func list(reasons []string) string {
-	if len(reasons) == 0 {
-		return "nothing"
-	}
-	text := reasons[0]
-	for _, reason := range reasons[1:] {
-		text += ", " + reason
-	}
-	return text
-}
+func list(reasons []string) string { return cmp.Or(strings.Join(reasons, ", "), "nothing") }
 
-func dash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
-}
+func dash(text string) string { return cmp.Or(text, "-") }
 
 func seconds(s float64) string {
 	return (time.Duration(s * float64(time.Second))).Round(time.Second).String()

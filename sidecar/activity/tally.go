@@ -1,6 +1,7 @@
 package activity
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -8,40 +9,14 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// The states of client sessions, as named in metrics and reports.
-const (
-	stateActive    = "active"
-	stateIdle      = "idle"
-	stateInTx      = "idle_in_transaction"
-	stateAborted   = "idle_in_transaction_aborted"
-	stateFastpath  = "fastpath_function_call"
-	stateDisabled  = "disabled"
-	stateUndefined = "unknown"
-)
+// stateUndefined stands for a state that PostgreSQL has not told, or that is not known.
+const stateUndefined = "unknown"
 
-// States returns all states.
-func States() []string {
-	return []string{stateActive, stateIdle, stateInTx, stateAborted, stateFastpath, stateDisabled, stateUndefined}
-}
-
-// stateOf maps the column state; an unknown value, including NULL, is reported as unknown.
-func stateOf(column string) string {
-	switch column {
-	case "active":
-		return stateActive
-	case "idle":
-		return stateIdle
-	case "idle in transaction":
-		return stateInTx
-	case "idle in transaction (aborted)":
-		return stateAborted
-	case "fastpath function call":
-		return stateFastpath
-	case "disabled":
-		return stateDisabled
-	default:
-		return stateUndefined
-	}
+// stateNames are the states of client sessions as metrics and reports name them, by those of PostgreSQL.
+var stateNames = map[string]string{
+	"active": "active", "idle": "idle", "idle in transaction": "idle_in_transaction",
+	"idle in transaction (aborted)": "idle_in_transaction_aborted", "fastpath function call": "fastpath_function_call",
+	"disabled": "disabled",
 }
 
 // Terminable is a session that does not count but would delay a shutdown. It is terminated when the cluster is put to
@@ -64,7 +39,7 @@ const maximumKept = 10_000
 
 // Tally summarises the sessions of one sample. The zero value is ready to use.
 type Tally struct {
-	counts     [7]int
+	states     map[string]int
 	classes    map[Class]int
 	local      bool
 	lastUse    time.Duration
@@ -77,7 +52,7 @@ type Tally struct {
 func (t *Tally) Add(s Session, rules Rules) {
 	class := Classify(s, rules)
 	if t.classes == nil {
-		t.classes, t.peers = map[Class]int{}, map[netip.AddrPort]Class{}
+		t.states, t.classes, t.peers = map[string]int{}, map[Class]int{}, map[netip.AddrPort]Class{}
 	}
 	t.keep(s, class)
 	resting := rules.Queries && class == ClassClient && s.State == "idle"
@@ -103,14 +78,7 @@ func (t *Tally) Add(s Session, rules Rules) {
 	}
 }
 
-func (t *Tally) count(s Session) {
-	state := stateOf(s.State)
-	for i, name := range States() {
-		if name == state {
-			t.counts[i]++
-		}
-	}
-}
+func (t *Tally) count(s Session) { t.states[cmp.Or(stateNames[s.State], stateUndefined)]++ }
 
 func (t *Tally) keep(s Session, class Class) {
 	if s.Peer.IsValid() && class != ClassInternal && len(t.peers) < maximumKept {
@@ -163,9 +131,9 @@ func (t Tally) Terminable() []Terminable { return t.terminable }
 
 // ByState returns the number of client sessions of every state, zeros included.
 func (t Tally) ByState() map[string]int {
-	byState := make(map[string]int, len(t.counts))
-	for i, state := range States() {
-		byState[state] = t.counts[i]
+	byState := map[string]int{stateUndefined: t.states[stateUndefined]}
+	for _, name := range stateNames {
+		byState[name] = t.states[name]
 	}
 	return byState
 }

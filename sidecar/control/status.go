@@ -64,6 +64,9 @@ func (s *Status) mayConnect() bool {
 	return s.ViewKnown && s.Policy.Watches() && len(s.Problems) == 0 && v.PluginListed && !v.Hibernating && !v.Dozing
 }
 
+// Listens reports whether the instance is to listen to the control channel.
+func (s *Status) Listens() bool { return s.mayConnect() && s.channelDatabase() != "" }
+
 // channelDatabase returns the database in which to listen on the control channel, or "". A standby does not permit
 // LISTEN.
 func (s *Status) channelDatabase() string {

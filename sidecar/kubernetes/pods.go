@@ -12,30 +12,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// resize is the body of a strategic merge patch, which merges containers by their names. Its resourceVersion makes it
-// fail if the pod has changed since it was read.
-type resize struct {
-	Metadata resizeMetadata `json:"metadata"`
-	Spec     resizeSpec     `json:"spec"`
-}
-
-type resizeMetadata struct {
-	ResourceVersion string `json:"resourceVersion"`
-}
-
-type resizeSpec struct {
-	Containers []resizedContainer `json:"containers"`
-}
-
-type resizedContainer struct {
-	Name      string           `json:"name"`
-	Resources resizedResources `json:"resources"`
-}
-
-type resizedResources struct {
-	Requests map[string]resource.Quantity `json:"requests"`
-}
-
 // Pod reads this pod from the API server.
 func (c *Client) Pod(ctx context.Context) (*Pod, error) {
 	ctx, cancel := callContext(ctx)
@@ -53,9 +29,10 @@ func (c *Client) Resize(ctx context.Context, pod *Pod, container string, request
 	if pod.ResourceVersion == "" {
 		return fmt.Errorf("resize the pod: %w", &RefusedError{err: errNoVersion})
 	}
-	body, err := json.Marshal(resize{
-		Metadata: resizeMetadata{ResourceVersion: pod.ResourceVersion},
-		Spec:     resizeSpec{Containers: []resizedContainer{{Name: container, Resources: resizedResources{Requests: requests}}}},
+	resized := map[string]any{"name": container, "resources": map[string]any{"requests": requests}}
+	body, err := json.Marshal(map[string]any{ // a strategic merge patch merges containers by their names
+		"metadata": map[string]any{"resourceVersion": pod.ResourceVersion},
+		"spec":     map[string]any{"containers": []any{resized}},
 	})
 	if err != nil {
 		return fmt.Errorf("encode the resize of the pod: %w", &RefusedError{err: err})

@@ -205,7 +205,7 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 		send(m.described.events, supported)
 	}
 	m.collectWhatIf(metrics, status)
-	if listenerWanted(status) {
+	if status.Listens() {
 		connected := 0.0
 		if status.ListenerConnected {
 			connected = 1

@@ -40,10 +40,10 @@ func metricsOf(statuses ...control.Status) *Metrics {
 // primary is a primary with the feature on and a named application database.
 func primary() control.Status {
 	return control.Status{
-		ViewKnown: true,
-		View:      kubernetes.View{CurrentPrimary: "blue-1", TargetPrimary: "blue-1", Healthy: true, ApplicationDatabase: "app"},
-		Policy:    idle.Policy{Enabled: true, Threshold: 30 * time.Minute},
-		Decision:  idle.Decision{Reason: idle.ReasonUnknown, Blockers: []idle.Reason{idle.ReasonUnknown}},
+		Pod: "blue-1", ViewKnown: true,
+		View:     kubernetes.View{CurrentPrimary: "blue-1", TargetPrimary: "blue-1", Healthy: true, PluginListed: true, ApplicationDatabase: "app"},
+		Policy:   idle.Policy{Enabled: true, Threshold: 30 * time.Minute},
+		Decision: idle.Decision{Reason: idle.ReasonUnknown, Blockers: []idle.Reason{idle.ReasonUnknown}},
 	}
 }
 
@@ -88,7 +88,7 @@ func lost() control.Status {
 // dozing is stopped, which its newest sample does not show.
 func dozing() control.Status {
 	s := idlePrimary()
-	s.Known = false
+	s.Known, s.ListenerConnected, s.View.Dozing = false, false, true
 	s.Decision = idle.Decision{Reason: idle.ReasonDozing, Blockers: []idle.Reason{idle.ReasonDozing}}
 	return s
 }
@@ -217,7 +217,7 @@ func TestReport_saysWhetherItIsKnownThatNobodyUsedIt(t *testing.T) {
 	}
 }
 
-func TestListenerWanted_onlyWhereItCanBe(t *testing.T) {
+func TestStatus_listensWhereItCan(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule   string
@@ -232,14 +232,15 @@ func TestListenerWanted_onlyWhereItCanBe(t *testing.T) {
 		{"an empty annotation turns it off", func(s *control.Status) { s.Policy.DatabaseSet = true }, false},
 		{"a standby cannot listen", func(s *control.Status) { *s = replica() }, false},
 		{"the first instance of a replica cluster is a standby too", func(s *control.Status) { s.View.ReplicaCluster = true }, false},
-		{"nobody listens while the feature is off", func(s *control.Status) { s.Decision.Blockers = []idle.Reason{idle.ReasonDisabled} }, false},
+		{"nobody listens while the feature is off", func(s *control.Status) { s.Policy.Enabled = false }, false},
+		{"nobody listens to a server that a doze has stopped", func(s *control.Status) { s.View.Dozing = true }, false},
 		{"nobody listens before the Cluster was seen", func(s *control.Status) { s.ViewKnown = false }, false},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			s := primary()
 			row.change(&s)
-			if got := listenerWanted(s); got != row.want {
+			if got := s.Listens(); got != row.want {
 				t.Errorf("wanted: %t", got)
 			}
 		})

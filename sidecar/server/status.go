@@ -2,28 +2,11 @@ package server
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/control"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
-
-// listenerWanted reports whether the instance should listen to the control channel: a standby cannot, the Cluster may
-// name no database, and while the feature is off the channel is not needed.
-func listenerWanted(s control.Status) bool {
-	off := []idle.Reason{idle.ReasonNotPrimary, idle.ReasonDisabled, idle.ReasonInvalidAnnotation, idle.ReasonPluginNotListed}
-	if !s.ViewKnown || s.View.ReplicaCluster || slices.ContainsFunc(s.Decision.Blockers, func(r idle.Reason) bool {
-		return slices.Contains(off, r)
-	}) {
-		return false
-	}
-	if s.Policy.DatabaseSet {
-		return s.Policy.Database != ""
-	}
-	return s.View.ApplicationDatabase != ""
-}
 
 // IsInstance reports whether an instance of the cluster has the address, according to the Cluster's newest status.
 func (m *Metrics) IsInstance(address netip.Addr) bool {
