@@ -39,6 +39,8 @@ type Request struct {
 	// User is who asked, and Agent the program, by its own word.
 	User, Agent string
 	Call        Call
+	// Received is when the API server got it.
+	Received time.Time
 	// Code is the HTTP status of the answer, Message its words if it was a refusal.
 	Code    int
 	Message string
@@ -100,7 +102,7 @@ func Read(log io.Reader) ([]Request, error) {
 	err := read(log, func(e *event) error {
 		if e.ObjectRef.Resource != "" {
 			requests = append(requests, Request{
-				User: e.User.Username, Agent: e.UserAgent,
+				User: e.User.Username, Agent: e.UserAgent, Received: e.Received,
 				Call: Call{Verb: e.Verb, Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource},
 				Code: e.ResponseStatus.Code, Message: e.ResponseStatus.Message,
 				Forbidden: e.Annotations["authorization.k8s.io/decision"] == "forbid",

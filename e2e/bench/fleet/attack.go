@@ -186,7 +186,7 @@ func (f *fleet) callBoth(ctx context.Context) (took [2]string, err error) {
 				return took, fmt.Errorf("call the plugin or the bystander: %w", err)
 			}
 			times[i] = append(times[i], time.Since(began))
-			if err := wait(ctx, callEvery); err != nil {
+			if err := scenario.Rest(ctx, callEvery); err != nil {
 				return took, err
 			}
 		}

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
 const (
@@ -75,7 +77,7 @@ func attackAll(ctx context.Context) error {
 	for number := range attackers {
 		work.Go(func() { press(ctx, fmt.Sprintf("127.0.1.%d", number+1), ports, &opened) })
 	}
-	for wait(ctx, countEvery) == nil {
+	for scenario.Rest(ctx, countEvery) == nil {
 		fmt.Println(opened.Load())
 	}
 	return nil

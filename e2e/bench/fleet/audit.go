@@ -1,34 +1,21 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/audit"
 )
 
-// request is what the API server notes of a request of the plugin's.
-type request struct {
-	Verb      string    `json:"verb"`
-	Received  time.Time `json:"requestReceivedTimestamp"`
-	ObjectRef struct {
-		Resource string `json:"resource"`
-	} `json:"objectRef"`
-	ResponseStatus struct {
-		Code int `json:"code"`
-	} `json:"responseStatus"`
-}
-
 // requests are those that the plugin made from a time on.
-func (s *server) requests(from time.Time) ([]request, error) {
+func (s *server) requests(from time.Time) ([]audit.Request, error) {
 	file, err := os.Open(s.audit)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -37,33 +24,20 @@ func (s *server) requests(from time.Time) ([]request, error) {
 		return nil, fmt.Errorf("read the audit log: %w", err)
 	}
 	defer func() { _ = file.Close() }()
-	var found []request
-	decoder := json.NewDecoder(bufio.NewReaderSize(file, 1<<20))
-	for {
-		var r request
-		err := decoder.Decode(&r)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // its last line is being written
-			return found, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the audit log: %w", err)
-		}
-		if !r.Received.Before(from) {
-			found = append(found, r)
-		}
-	}
+	found, err := audit.Read(file)
+	return slices.DeleteFunc(found, func(r audit.Request) bool { return r.Received.Before(from) }), err
 }
 
-func writes(requests []request) []request {
-	return slices.DeleteFunc(slices.Clone(requests), func(r request) bool { return r.Verb == "get" || r.Verb == "list" })
+func writes(requests []audit.Request) []audit.Request {
+	return slices.DeleteFunc(slices.Clone(requests), func(r audit.Request) bool { return r.Call.Verb == "get" || r.Call.Verb == "list" })
 }
 
 // summary counts requests by what they were.
-func summary(requests []request) string {
+func summary(requests []audit.Request) string {
 	counts := map[string]int{}
 	for _, r := range requests {
-		what := r.Verb + " " + r.ObjectRef.Resource
-		switch r.ResponseStatus.Code {
+		what := r.Call.Verb + " " + r.Call.Resource
+		switch r.Code {
 		case http.StatusTooManyRequests:
 			what += " (429)"
 		case http.StatusConflict:

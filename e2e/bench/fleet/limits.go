@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
 // writeLimit prints how many EndpointSlices a second this API server takes from a plain client, beside the whole fleet.
@@ -84,7 +86,7 @@ func (f *fleet) tooFew(ctx context.Context, what string, want int, says string, 
 	if err := f.armed(ctx, what+": as many as there are", p, want); err != nil {
 		return err
 	}
-	if err := wait(ctx, quietFor); err != nil {
+	if err := scenario.Rest(ctx, quietFor); err != nil {
 		return err
 	}
 	have, err := p.listening()
@@ -92,7 +94,7 @@ func (f *fleet) tooFew(ctx context.Context, what string, want int, says string, 
 		return err
 	}
 	from := time.Now()
-	if err := wait(ctx, quietFor); err != nil {
+	if err := scenario.Rest(ctx, quietFor); err != nil {
 		return err
 	}
 	asked, err := f.requests(from)

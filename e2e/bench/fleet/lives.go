@@ -172,7 +172,7 @@ func (f *fleet) armed(ctx context.Context, what string, p *process, want int) er
 	}
 	last := p.began
 	for _, r := range asked {
-		if r.ObjectRef.Resource == "endpointslices" && r.Verb == "create" && r.Received.After(last) {
+		if r.Call.Resource == "endpointslices" && r.Call.Verb == "create" && r.Received.After(last) {
 			last = r.Received
 		}
 	}
@@ -217,7 +217,7 @@ func (f *fleet) atRest(ctx context.Context, when string, p *process) error {
 		return err
 	}
 	from := time.Now()
-	if err := wait(ctx, f.rest); err != nil {
+	if err := scenario.Rest(ctx, f.rest); err != nil {
 		return err
 	}
 	after, err := scenario.ProcessorTime(pid)

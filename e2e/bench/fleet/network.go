@@ -2,12 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
 // enclose runs this command again in a network of its own.
@@ -67,19 +68,8 @@ func until(ctx context.Context, what string, within, pause time.Duration, is fun
 		if err != nil || yes {
 			return err
 		}
-		if err := wait(ctx, pause); err != nil {
+		if err := scenario.Rest(ctx, pause); err != nil {
 			return err
 		}
-	}
-}
-
-func wait(ctx context.Context, duration time.Duration) error {
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx))
-	case <-timer.C:
-		return nil
 	}
 }
