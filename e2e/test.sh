@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the end-to-end tests as go test -json prints them. Some disturb everybody: they prepare side by side and disturb one after
+# Runs the end-to-end tests as go test -json prints them. Some disturb everybody, and so run one after
 # another. Some have to be alone; they take half the time of the others, so that the tests of the doze follow them on their cluster.
 # With clusters in the networks "turns" and "alone" (BESIDE) all run at once, otherwise on the cluster of KUBECONFIG one after another.
 # Those that need two nodes are alone too; on the cluster of the network "nodes" they come before all others, because they make a node
@@ -35,9 +35,7 @@ if [ -n "${BESIDE:-}" ]; then
 		"$(tests alone "-test.run='$alone'" "-test.skip='$nodes'"); first=\$?; $(tests alone -test.parallel=2 "-test.run='$doze'" "-test.skip='$turns|$alone'") && (exit \$first)$(ends alone)"
 		"$(tests "" -test.parallel=2 "-test.skip='$turns|$alone|$doze'")"
 	)
-elif [ -n "${RUN:-}" ]; then
-	together=("$(tests "" -test.parallel=2 "-test.run='$RUN'")")
 else
-	together=("$(tests "" -test.parallel=2 "-test.run='$turns'"); first=\$?; $(tests "" -test.parallel=2 "-test.skip='$turns'") && exit \$first")
+	together=("$(tests "" -test.parallel=2 "-test.run='${RUN:-}'")")
 fi
 beside "${together[@]}" && exit "$before"

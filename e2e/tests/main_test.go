@@ -16,7 +16,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -55,13 +54,6 @@ const (
 )
 
 var kube *scenario.Kubernetes
-
-// everybodys is what all tests use: the operator, the plugin's pods and the API server. A test holds it shared, and exclusively
-// while it disturbs them.
-var everybodys sync.RWMutex
-
-// holders has the names of the tests that hold it shared, and their subtests with them.
-var holders sync.Map
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
@@ -111,47 +103,22 @@ type disturber struct{ *story }
 // preparer is the story of a test that prepares for its turn.
 type preparer struct{ *story }
 
-// begin creates a namespace; if the test fails, it keeps a diagnosis. Nobody disturbs the test.
-func begin(t *testing.T) *story {
-	t.Helper()
-	test, _, _ := strings.Cut(t.Name(), "/")
-	if _, held := holders.Load(test); !held || test == t.Name() {
-		everybodys.RLock()
-		holders.Store(t.Name(), true)
-		t.Cleanup(func() { holders.Delete(t.Name()); everybodys.RUnlock() })
-	}
-	return beginAnyhow(t)
-}
-
-// alone is begin for a test during which no other can run, not even one that prepares: it is not parallel. `make e2e` runs these on
-// a cluster of their own.
+// alone is begin for a test during which no other can run: it is not parallel. `make e2e` runs these on a cluster of their own.
 func alone(t *testing.T) *disturber {
 	t.Helper()
 	return &disturber{begin(t)}
 }
 
-// disturbing is begin for a test that disturbs the others. It prepares its clusters while another one has its turn, which may
-// take time, and then disturbs in its own. `make e2e` runs the tests that begin with this on a cluster of
-// their own, or before all others.
+// disturbing is begin for a test that disturbs what all tests use, and so is not parallel either. `make e2e` runs these on
+// another cluster.
 func disturbing(t *testing.T) *preparer {
 	t.Helper()
-	if !soaking { // turns take minutes, and nobody could prepare meanwhile
-		t.Parallel()
-	}
-	return &preparer{beginAnyhow(t)}
+	return &preparer{begin(t)}
 }
 
-// turn waits until no other test runs but those that prepare, and until its clusters are healthy: somebody else's turn may have
-// replaced their pods. It ends with the test, once the plugin has recovered.
+// turn returns the story with which the test may disturb, once its clusters are healthy. At the test's end, the plugin recovers.
 func (s *preparer) turn(clusters ...*cnpgv1.Cluster) *disturber {
 	s.Helper()
-	prepared := time.Now()
-	everybodys.Lock()
-	began := time.Now()
-	s.Cleanup(func() {
-		everybodys.Unlock()
-		s.Logf("waited %.0fs for its turn, which took %.0fs", began.Sub(prepared).Seconds(), time.Since(began).Seconds())
-	})
 	s.Cleanup(func() { s.ctx = cleanup(s.T); s.rolledOut() })
 	for _, c := range clusters {
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
@@ -159,7 +126,8 @@ func (s *preparer) turn(clusters ...*cnpgv1.Cluster) *disturber {
 	return &disturber{s.story}
 }
 
-func beginAnyhow(t *testing.T) *story {
+// begin creates a namespace; if the test fails, it keeps a diagnosis.
+func begin(t *testing.T) *story {
 	t.Helper()
 	ctx := t.Context()
 	prefix := strings.NewReplacer("/", "-", "_", "-", "'", "").Replace(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")))
