@@ -13,6 +13,8 @@ func keepAwake(w *world) {
 	w.notification()(postgres.Notification{Kind: postgres.KindKeepAwake, For: time.Hour, At: time.Now()})
 }
 
+func keepAwakeUntil(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] }
+
 func TestKeepAwake_aPrimaryNoMoreLeavesTheRequestAlone(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
@@ -46,7 +48,7 @@ func TestKeepAwake_leavesWhatAPersonWroteMeanwhile(t *testing.T) {
 		})
 		loop.Deliver(w.seen())
 		wait(time.Minute)
-		expect(t, w, "keep-awake-until", person, func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+		expect(t, w, "keep-awake-until", person, keepAwakeUntil)
 	})
 }
 
@@ -61,7 +63,7 @@ func TestKeepAwake_isWrittenOnceItCan(t *testing.T) {
 		wait(3 * time.Second)
 		w.with(func(w *world) { w.conflict = false })
 		wait(time.Minute)
-		expect(t, w, "keep-awake-until", until, func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+		expect(t, w, "keep-awake-until", until, keepAwakeUntil)
 	})
 }
 
@@ -102,7 +104,7 @@ func TestKeepAwake_aReleaseTakesBackOnlyWhatTheChannelWrote(t *testing.T) {
 					w.notification()(n)
 					wait(10 * time.Second)
 				}
-				expect(t, w, "keep-awake-until", want, func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+				expect(t, w, "keep-awake-until", want, keepAwakeUntil)
 			})
 		})
 	}
@@ -121,7 +123,7 @@ func TestKeepAwake_isExtendedAfterALostAnswer(t *testing.T) {
 		wait(0)
 		loop.Deliver(w.seen()) // what was written although its answer was lost
 		wait(time.Minute)
-		expect(t, w, "keep-awake-until", until.UTC().Format(time.RFC3339), func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+		expect(t, w, "keep-awake-until", until.UTC().Format(time.RFC3339), keepAwakeUntil)
 	})
 }
 
@@ -135,7 +137,7 @@ func TestKeepAwake_isReleasedAfterALostAnswer(t *testing.T) {
 		wait(time.Second)
 		w.notification()(postgres.Notification{Kind: postgres.KindRelease, At: time.Now()})
 		wait(time.Minute)
-		expect(t, w, "keep-awake-until", "", func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+		expect(t, w, "keep-awake-until", "", keepAwakeUntil)
 	})
 }
 
@@ -164,7 +166,7 @@ func TestKeepAwake_writesNoTimeAgainThatAPersonRemoves(t *testing.T) {
 		wait(time.Second)
 		person("")
 		wait(2 * time.Minute)
-		expect(t, w, "keep-awake-until", "", func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+		expect(t, w, "keep-awake-until", "", keepAwakeUntil)
 	})
 }
 
@@ -180,7 +182,7 @@ func TestKeepAwake_aReleaseAndAShorterRequestInOneTransaction(t *testing.T) {
 		w.notification()(postgres.Notification{Kind: postgres.KindRelease, At: time.Now()})
 		w.notification()(postgres.Notification{Kind: postgres.KindKeepAwake, For: 30 * time.Minute, At: time.Now()})
 		wait(2 * time.Minute)
-		expect(t, w, "keep-awake-until", until.UTC().Format(time.RFC3339), func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+		expect(t, w, "keep-awake-until", until.UTC().Format(time.RFC3339), keepAwakeUntil)
 	})
 }
 
