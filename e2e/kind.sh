@@ -13,8 +13,8 @@ go -C e2e run ./cmd/images -tag "$TAG" -registry "$REGISTRY" -output ../build/ki
 go -C e2e run ./cmd/images -tag "$TAG-next" -registry "$REGISTRY" -output ../build/next
 KUBECONFIG=$PWD/build/kind.kubeconfig
 export KUBECONFIG
-trap 'kind delete cluster' EXIT
 kind create cluster --image "$NODE" --wait 3m
+trap 'kind delete cluster' EXIT
 for archive in build/plugin.tar build/sidecar.tar build/kind/neighbour.tar build/next/plugin.tar build/next/sidecar.tar; do
 	kind load image-archive "$archive"
 done

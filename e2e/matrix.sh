@@ -5,6 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 results=$PWD/build/matrix
 mkdir -p "$results"
+trap 'exit 130' INT TERM
 export REQUIRE_CLUSTER=1 TESTS=$1
 shift
 flags() {

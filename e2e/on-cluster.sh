@@ -40,8 +40,8 @@ brings_up() {
 }
 # The cluster comes up while the images are built.
 brings_up &
-up=$!
-trap 'if wait "$up"; then beside cluster down; cluster down; fi' EXIT
+up=$! others=
+trap 'set +e; if wait "$up"; then [ -z "$others" ] || wait "$others"; beside cluster down; cluster down; fi' EXIT
 trap 'exit 130' INT TERM
 go -C e2e run ./cmd/images -tag "$TAG" -registry "$REGISTRY"
 go -C e2e run ./cmd/manifest -tag "$TAG" -registry "$REGISTRY"

@@ -43,7 +43,8 @@ func run(ctx context.Context, commands []string, out io.Writer) error {
 func one(ctx context.Context, command string, writing *sync.Mutex, out io.Writer) error {
 	shell := exec.CommandContext(ctx, "bash", "-c", command)
 	shell.Stderr = os.Stderr
-	shell.Cancel = func() error { return shell.Process.Signal(syscall.SIGTERM) }
+	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // test2json has its children ignore an interrupt
+	shell.Cancel = func() error { return syscall.Kill(-shell.Process.Pid, syscall.SIGTERM) }
 	printed, err := shell.StdoutPipe()
 	if err != nil {
 		return fmt.Errorf("make a pipe: %w", err)
