@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Runs the end-to-end tests as go test -json prints them. Some disturb everybody, and so run one after
-# another. Some have to be alone; they take half the time of the others, so that the tests of the doze follow them on their cluster.
+# Runs the end-to-end tests as go test -json prints them. Some disturb everybody, and so run one after another. Some have to be alone; they take half the time of the others, so that the tests of the doze follow them on their cluster.
 # With clusters in the networks "turns" and "alone" (BESIDE) all run at once, otherwise on the cluster of KUBECONFIG one after another.
 # Those that need two nodes are alone too; on the cluster of the network "nodes" they come before all others, because they make a node
 # late by a second, which a busy machine is as well.
@@ -18,7 +17,7 @@ tests() {
 	local kept=$PWD/../build/e2e/kept${network:+/$network}
 	mkdir -p "$kept"
 	echo "cd '$PWD/tests' && SCALE_TO_ZERO_NETWORK=${network:-${SCALE_TO_ZERO_NETWORK:-}} $INSIDE go tool test2json -t -p e2e/tests${network:+/$network} ../../build/e2e/tests" \
-		"-test.v=test2json -test.timeout=60m -test.artifacts -test.outputdir='$kept' $*"
+		"-test.v=test2json -test.timeout=180m -test.artifacts -test.outputdir='$kept' $*"
 }
 # gotestsum 1.13.0 does not know the event "artifacts" of Go 1.26: it then forgets what a failed test has printed.
 beside() {
@@ -27,8 +26,9 @@ beside() {
 }
 turns=$(beginning disturbing) alone=$(beginning alone) doze=^TestDoze_ nodes=^TestNodes_ before=0
 if [ -n "${BESIDE:-}" ]; then
-	beside "$(tests nodes "-test.run='$nodes'") && SCALE_TO_ZERO_NETWORK=nodes ../../build/cluster down 2>../../build/e2e/downnodes.log" || before=1
-	# A cluster that is not needed any more goes: its processes have work even if nobody uses it.
+	# A cluster that is not needed any more goes: its processes have work even if nobody uses it. After a failure, that of the network
+	# "nodes" stays for another try.
+	beside "$(tests nodes "-test.run='$nodes'") || exit; SCALE_TO_ZERO_NETWORK=nodes ../../build/cluster down 2>../../build/e2e/downnodes.log || true" || before=1
 	ends() { echo "; status=\$?; SCALE_TO_ZERO_NETWORK=$1 ../../build/cluster down 2>../../build/e2e/down$1.log; exit \$status"; }
 	together=(
 		"$(tests turns -test.parallel=1 "-test.run='$turns'")$(ends turns)"

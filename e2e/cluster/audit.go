@@ -21,8 +21,8 @@ var ErrAudit = errors.New("the rights of the project's accounts are not those th
 // auditLog is written by the API server.
 func (l Layout) auditLog() string { return filepath.Join(l.Logs(), "audit.log") }
 
-// another reports whether KUBECONFIG names a cluster that was not made here.
-func (l Layout) another() bool {
+// Another reports whether KUBECONFIG names a cluster that was not made here.
+func (l Layout) Another() bool {
 	named := os.Getenv("KUBECONFIG")
 	return named != "" && named != l.Kubeconfig()
 }
@@ -31,7 +31,7 @@ func (l Layout) another() bool {
 // with what their roles permit, and returns a report. A cluster that was not made here has no log, and the report says that nothing was
 // compared; for one that was, it is an error that there is none.
 func (l Layout) Audit(ctx context.Context, networks ...string) (string, error) {
-	if l.another() {
+	if l.Another() {
 		return "audit" + logUnknown, nil
 	}
 	var requests []audit.Request

@@ -38,7 +38,7 @@ func (l Layout) Traces(directory string, networks ...string) (string, error) {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return "", fmt.Errorf("make the directory of the traces: %w", err)
 	}
-	if l.another() {
+	if l.Another() {
 		return "traces" + logUnknown, nil
 	}
 	var traces []audit.Trace

@@ -16,7 +16,7 @@ var ErrElsewhere = errors.New("the cluster of KUBECONFIG was not made here")
 // RestartNode kills the kubelet and containerd, and starts them again after meanwhile. Containers survive unless meanwhile kills
 // them, as a restart of the machine does.
 func (l Layout) RestartNode(ctx context.Context, meanwhile func() error) (err error) {
-	if l.another() {
+	if l.Another() {
 		return ErrElsewhere
 	}
 	var killed []component

@@ -148,7 +148,7 @@ func (l Layout) HoldSecondProxy() (resume func() error, err error) {
 
 // hasSecond is an error unless the cluster of KUBECONFIG is this one and has a second node.
 func (l Layout) hasSecond() error {
-	if l.another() {
+	if l.Another() {
 		return ErrElsewhere
 	}
 	if len(l.nodes()) < 2 {

@@ -65,6 +65,7 @@ func TestCertManager_issuesWhatBothSidesAccept(t *testing.T) {
 // certManager installs cert-manager in the test's namespace, and removes it at the end.
 func (s *story) certManager(directory, image string) {
 	s.Helper()
+	s.onlyHere()
 	loaded, err := chart.Load(directory)
 	s.must(err)
 	repository, tag, _ := strings.Cut(image, ":")

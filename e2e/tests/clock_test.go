@@ -213,8 +213,8 @@ func TestAnotherToolsHibernation(t *testing.T) {
 	c := s.borrow(1, awake)
 	d := s.turn(c)
 	const setting, tool = "WAKE_HIBERNATED_BY", "sablier"
-	d.setEnvironment(s.plugin(), corev1.EnvVar{Name: setting, Value: tool})
 	t.Cleanup(func() { s.ctx = cleanup(t); d.setEnvironment(s.plugin(), corev1.EnvVar{Name: setting}) })
+	d.setEnvironment(s.plugin(), corev1.EnvVar{Name: setting, Value: tool})
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+scenario.Hibernation+`":"on"}}}`))
 	s.must(kube.Patch(s.ctx, c, patch, client.FieldOwner(tool)))
 	s.hibernated(c)
@@ -251,8 +251,8 @@ func TestWakeEndpoint(t *testing.T) {
 		s.must(kube.Create(s.ctx, object))
 		t.Cleanup(func() { _ = kube.Delete(cleanup(t), object) })
 	}
-	d.setEnvironment(s.plugin(), corev1.EnvVar{Name: setting, Value: ":8443"})
 	t.Cleanup(func() { s.ctx = cleanup(t); d.setEnvironment(s.plugin(), corev1.EnvVar{Name: setting}) })
+	d.setEnvironment(s.plugin(), corev1.EnvVar{Name: setting, Value: ":8443"})
 	s.sleeps(c)
 
 	token := &authenticationv1.TokenRequest{}

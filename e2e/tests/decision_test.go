@@ -374,29 +374,39 @@ func (s *story) withdrawnForAClient(c *cnpgv1.Cluster) bool {
 // nobody could change a Cluster, including us. In other namespaces nothing gets past them.
 func (s *disturber) withoutOperator() {
 	s.Helper()
-	s.webhooksSelect(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+	others := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: []string{s.namespace}},
-	}})
-	s.Cleanup(func() { s.ctx = cleanup(s.T); s.webhooksSelect(&metav1.LabelSelector{}); s.awaitOperator() })
+	}}
+	before := s.webhooksSelect(func(string) *metav1.LabelSelector { return others })
+	s.Cleanup(func() {
+		s.ctx = cleanup(s.T)
+		s.webhooksSelect(func(webhook string) *metav1.LabelSelector { return before[webhook] })
+		s.awaitOperator()
+	})
+	replicas := *s.deployment(operatorDeployment).Spec.Replicas
+	s.Cleanup(func() { s.ctx = cleanup(s.T); s.scaleOperator(replicas) })
 	s.scaleOperator(0)
-	s.Cleanup(func() { s.ctx = cleanup(s.T); s.scaleOperator(1) })
 }
 
-// webhooksSelect sets the namespaces that the operator's webhooks apply to.
-func (s *disturber) webhooksSelect(namespaces *metav1.LabelSelector) {
+// webhooksSelect sets the namespaces that each of the operator's webhooks applies to, and returns those of before.
+func (s *disturber) webhooksSelect(namespaces func(webhook string) *metav1.LabelSelector) (before map[string]*metav1.LabelSelector) {
 	s.Helper()
 	mutating := &admissionv1.MutatingWebhookConfiguration{}
 	s.must(kube.Get(s.ctx, client.ObjectKey{Name: "cnpg-mutating-webhook-configuration"}, mutating))
+	before = map[string]*metav1.LabelSelector{}
 	changed := mutating.DeepCopy()
 	for i := range changed.Webhooks {
-		changed.Webhooks[i].NamespaceSelector = namespaces
+		webhook := &changed.Webhooks[i]
+		before[webhook.Name], webhook.NamespaceSelector = webhook.NamespaceSelector, namespaces(webhook.Name)
 	}
 	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(mutating)))
 	validating := &admissionv1.ValidatingWebhookConfiguration{}
 	s.must(kube.Get(s.ctx, client.ObjectKey{Name: "cnpg-validating-webhook-configuration"}, validating))
 	other := validating.DeepCopy()
 	for i := range other.Webhooks {
-		other.Webhooks[i].NamespaceSelector = namespaces
+		webhook := &other.Webhooks[i]
+		before[webhook.Name], webhook.NamespaceSelector = webhook.NamespaceSelector, namespaces(webhook.Name)
 	}
 	s.must(kube.Patch(s.ctx, other, client.MergeFrom(validating)))
+	return before
 }

@@ -51,7 +51,7 @@ func (s *story) dozesWithout(c *cnpgv1.Cluster, verify, rule, subcommand string,
 	before := s.instances(c)[0]
 	doomed := processesOf(before, subcommand)
 	if len(doomed) == 0 {
-		s.Skip("the processes of the node cannot be seen from here")
+		s.unseen()
 	}
 	_, err := kube.AwaitCluster(s.ctx, c, "about to doze", toDoze, when)
 	s.must(err)
@@ -204,7 +204,7 @@ func TestDoze_isReplacedWhilePostgreSQLStops(t *testing.T) {
 	pod := s.instances(c)[0]
 	checkpointers := scenario.Processes(func(cmdline []string) bool { return strings.Contains(cmdline[0], "checkpointer") }, string(pod.UID))
 	if len(checkpointers) != 1 {
-		t.Skip("the processes of the node cannot be seen from here")
+		s.unseen()
 	}
 	call := s.caller(c)
 	s.held(held)

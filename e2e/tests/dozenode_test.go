@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -130,17 +129,14 @@ func (s *story) fills(name string) *corev1.Pod {
 func TestDoze_survivesARestartOfItsNode(t *testing.T) {
 	whole(t)
 	s := alone(t)
+	s.onlyHere()
 	layout, err := cluster.DefaultLayout("..")
 	s.must(err)
 	c := s.dozingCluster("rebooted")
 	verify := s.trust(c)
 	before := s.dozes(c)
 	start := time.Now()
-	err = layout.RestartNode(s.ctx, func() error { return scenario.KillPod(before.UID) })
-	if errors.Is(err, cluster.ErrElsewhere) {
-		t.Skip(err)
-	}
-	s.must(err)
+	s.must(layout.RestartNode(s.ctx, func() error { return scenario.KillPod(before.UID) }))
 	_, err = scenario.Await(s.ctx, kube, before.DeepCopy(), "with other containers", toHealthy, func(p *corev1.Pod) bool {
 		return !slices.ContainsFunc(p.Status.ContainerStatuses, func(now corev1.ContainerStatus) bool {
 			return now.State.Running == nil || slices.ContainsFunc(before.Status.ContainerStatuses, func(then corev1.ContainerStatus) bool {

@@ -114,7 +114,7 @@ func TestWorkerKilled(t *testing.T) {
 	c := s.borrow(1, awake)
 	pod := s.instances(c)[0]
 	if len(processesOf(pod, "worker")) == 0 {
-		t.Skip("the processes of the node cannot be seen from here")
+		s.unseen()
 	}
 	notReady := s.watchReadiness(c.Name + "-rw")
 	killed := 0
@@ -165,7 +165,7 @@ func TestContainerKilled(t *testing.T) {
 	pod := s.instances(c)[0]
 	processes := processesOf(pod, "")
 	if len(processes) == 0 {
-		t.Skip("the processes of the node cannot be seen from here")
+		s.unseen()
 	}
 	idle := s.sampledAfterAUse(c, pod.Name)
 	killed := time.Now()
@@ -199,7 +199,7 @@ func TestUseWhileTheSidecarIsAway(t *testing.T) {
 	pod := s.instances(c)[0]
 	processes := append(processesOf(pod, ""), processesOf(pod, "worker")...)
 	if len(processes) == 0 {
-		t.Skip("the processes of the node cannot be seen from here")
+		s.unseen()
 	}
 	signal := func(which syscall.Signal) {
 		for _, process := range processes {
@@ -252,11 +252,9 @@ func (s *disturber) component(name string) int {
 	found := scenario.Processes(func(cmdline []string) bool {
 		return len(cmdline) > 1 && cmdline[1] == name || strings.HasSuffix(cmdline[0], "/"+name)
 	})
-	if len(found) > 1 { // other clusters also run on this machine, in networks of their own
-		found = slices.DeleteFunc(found, func(pid int) bool { return !scenario.InThisNetwork(pid) })
-	}
+	found = slices.DeleteFunc(found, func(pid int) bool { return !scenario.InThisNetwork(pid) }) // others are of other clusters
 	if len(found) != 1 {
-		s.Skipf("the process of %s cannot be seen from here", name)
+		s.unseen()
 	}
 	return found[0]
 }

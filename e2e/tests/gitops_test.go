@@ -204,6 +204,7 @@ type flux struct{ namespace string }
 // flux installs the controller and its definitions, and a source that has the objects in directories.
 func (s *story) flux(image, definition, drivers string, git map[string][]client.Object) flux {
 	s.Helper()
+	s.onlyHere()
 	definitions, err := os.ReadFile(definition)
 	s.must(err)
 	kinds := []string{"kustomizations.kustomize.toolkit.fluxcd.io"}

@@ -75,7 +75,7 @@ func (s *story) startsSlowly(c *cnpgv1.Cluster) (starts func()) {
 	var volume corev1.PersistentVolume
 	s.must(kube.Get(s.ctx, client.ObjectKey{Name: claim.Spec.VolumeName}, &volume))
 	if volume.Spec.Local == nil {
-		s.Skip("the volumes of the node cannot be seen from here")
+		s.unseen()
 	}
 	kept := filepath.Join(volume.Spec.Local.Path, "pgdata/pg_stat/pgstat.stat")
 	owner, err := os.Stat(kept)
@@ -123,7 +123,7 @@ func TestKilledForMemory(t *testing.T) {
 	pod := s.instances(c)[0]
 	workers, started := processesOf(pod, "worker"), s.lives(c)[pod.Name].started
 	if len(workers) != 1 {
-		t.Skip("the processes of the node cannot be seen from here")
+		s.unseen()
 	}
 	session := s.open(c, "rw")
 	s.must(scenario.ExhaustMemory(s.ctx, workers[0]))

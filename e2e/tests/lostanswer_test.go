@@ -93,7 +93,7 @@ func (s *story) standBetween(behaves func(pass http.Handler) http.Handler, pods 
 	}
 	undo, err := kube.StandBetween(s.ctx, processes, behaves)
 	if errors.Is(err, scenario.ErrNotHere) || len(processes) != len(pods) {
-		s.Skipf("the processes of the node cannot be seen from here, or its keys: %v", err)
+		s.unseen()
 	}
 	s.must(err)
 	restore = sync.OnceFunc(func() {

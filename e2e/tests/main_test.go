@@ -27,6 +27,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/cnpg-i/scale-to-zero/e2e/cluster"
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
@@ -126,10 +127,18 @@ func (s *preparer) turn(clusters ...*cnpgv1.Cluster) *disturber {
 	return &disturber{s.story}
 }
 
+// longest is how long a test may take, so that one that hangs fails, and alone.
+const longest = 20 * time.Minute
+
 // begin creates a namespace; if the test fails, it keeps a diagnosis.
 func begin(t *testing.T) *story {
 	t.Helper()
 	ctx := t.Context()
+	if !soaking {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, longest, fmt.Errorf("the test has not ended within %s", longest))
+		t.Cleanup(cancel)
+	}
 	prefix := strings.NewReplacer("/", "-", "_", "-", "'", "").Replace(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")))
 	if len(prefix) > 40 {
 		prefix = prefix[:40]
@@ -221,6 +230,31 @@ func randomly(t *testing.T) *rand.Rand {
 	}
 	t.Logf("SEED=%d repeats the random moments", seed)
 	return rand.New(rand.NewPCG(uint64(seed), 0)) // it is to be repeated
+}
+
+// madeHere reports whether the cluster was made for the tests on this machine.
+func (s *story) madeHere() bool {
+	s.Helper()
+	layout, err := cluster.DefaultLayout("..")
+	s.must(err)
+	return !layout.Another()
+}
+
+// onlyHere skips a test that would hurt the owner of a cluster that was not made here.
+func (s *story) onlyHere() {
+	s.Helper()
+	if !s.madeHere() {
+		s.Skip("it would change what belongs to the owner of the cluster")
+	}
+}
+
+// unseen ends a test that does not see the processes of the node: it skips only on a cluster that was not made here.
+func (s *story) unseen() {
+	s.Helper()
+	if s.madeHere() {
+		s.Fatal("the processes of the node cannot be seen")
+	}
+	s.Skip("the processes of the node cannot be seen from here")
 }
 
 // until repeats a scenario until its precondition held: only then it has shown something.

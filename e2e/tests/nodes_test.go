@@ -113,9 +113,6 @@ func (s *disturber) late(happens func()) {
 	layout, err := cluster.DefaultLayout("..")
 	s.must(err)
 	resume, err := layout.HoldSecondProxy()
-	if errors.Is(err, cluster.ErrElsewhere) {
-		s.Skip(err)
-	}
 	s.must(err)
 	s.Cleanup(func() { _ = resume() })
 	happens()
@@ -285,9 +282,6 @@ func TestNodes_oneIsLost(t *testing.T) {
 	s.must(err)
 	r := s.reads()
 	restore, err := layout.CutSecondNode(s.ctx)
-	if errors.Is(err, cluster.ErrElsewhere) {
-		t.Skip(err)
-	}
 	s.must(err)
 	t.Cleanup(func() { _ = restore() })
 	cut := time.Now()
@@ -331,6 +325,7 @@ func TestNodes_oneIsLost(t *testing.T) {
 // twoNodes returns a node, and another one that can be disturbed.
 func (s *story) twoNodes() (here, there string) {
 	s.Helper()
+	s.onlyHere()
 	var nodes corev1.NodeList
 	s.must(kube.List(s.ctx, &nodes))
 	if len(nodes.Items) < 2 {

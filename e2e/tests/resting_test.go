@@ -40,12 +40,13 @@ func TestShutdown_monitoringThatReconnectsAtOnceDoesNotDelayIt(t *testing.T) {
 	c := s.borrow(1, awake)
 	s.annotate(c, scenario.Ignore, "application=monitor")
 	pod := s.instances(c)[0]
-	_, err := kube.Client(s.ctx, c.Namespace, fmt.Sprintf(`export PGPASSWORD=%s
-(for i in {1..3000}; do
+	_, err := kube.Client(s.ctx, c.Namespace, fmt.Sprintf(`export PGPASSWORD=%s; rm -f /tmp/leave
+(until [ -e /tmp/leave ]; do
 	psql -XAtqc 'select pg_sleep(600)' "host=%s user=app dbname=app application_name=monitor sslmode=disable connect_timeout=2"
 	sleep 0.05
 done) >/dev/null 2>&1 </dev/null &`, s.password(c), pod.Status.PodIP))
 	s.must(err)
+	t.Cleanup(func() { _, _ = kube.Client(cleanup(t), c.Namespace, "touch /tmp/leave") })
 	s.sessions(c, pod.Name, "application_name = 'monitor'", 1)
 	s.sleeps(c)
 }

@@ -30,12 +30,9 @@ func TestPluginInTheOperatorsPod(t *testing.T) {
 	d := s.turn()
 	plugin, operator := s.plugin(), s.deployment(operatorDeployment)
 	changed := s.withPlugin(operator, plugin.Spec.Template.Spec.Containers[0].Image)
-	t.Cleanup(func() {
-		s.ctx = cleanup(t)
-		d.scalePlugin(*plugin.Spec.Replicas)
-		d.labelPluginService(`"` + scenario.PluginName + `"`)
-		d.setOperator(operator.Spec.Template)
-	})
+	t.Cleanup(func() { s.ctx = cleanup(t); d.setOperator(operator.Spec.Template) })
+	t.Cleanup(func() { s.ctx = cleanup(t); d.labelPluginService(`"` + scenario.PluginName + `"`) })
+	t.Cleanup(func() { s.ctx = cleanup(t); d.scalePlugin(*plugin.Spec.Replicas) })
 	d.labelPluginService("null") // a Service with that label would take precedence over the socket
 	d.scalePlugin(0)
 	d.setOperator(changed.Spec.Template)

@@ -35,7 +35,7 @@ func (s *story) placeToStart() (leave func()) {
 	s.Helper()
 	for ; ; pause(s, pollEvery) {
 		for i := range runtime.NumCPU() {
-			path := filepath.Join(os.TempDir(), fmt.Sprintf("cnpg-i-scale-to-zero-starts-%d", i))
+			path := filepath.Join(os.TempDir(), fmt.Sprintf("cnpg-i-scale-to-zero-starts-%d-%d", os.Getuid(), i))
 			place, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 			s.must(err)
 			if syscall.Flock(int(place.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
