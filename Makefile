@@ -212,7 +212,7 @@ lint-vulnerabilities:
 
 .PHONY: fuzz
 fuzz: ## Fuzz every parser and the decision (FUZZTIME each), and read ten million random histories and damaged startup packets
-	go test ./sidecar/idle -run '^TestDecide_agreesWithAnOracleOnRandomHistories$$' -timeout 2h -args -histories 10000000
+	go test ./sidecar/idle -run '^TestDecide_agreesWithAnOracleOnRandomHistories$$' -timeout 2h -args -histories 10000000 -seed $$(date +%s)
 	go test ./plugin/wake/startup -run '^TestDamagedPackets$$' -timeout 2h -args -packets 10000000
 	@for package in $$(git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
 		for name in $$(grep -hoE '^func Fuzz[A-Za-z0-9]+' $$package/*_test.go | cut -c6-); do \
