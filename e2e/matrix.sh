@@ -45,7 +45,7 @@ for combination in "$@"; do
 	code=0
 	env -u KUBECONFIG CLUSTERFLAGS="$(flags "$combination")" EVENTS="$log.json" e2e/on-cluster.sh sh -c \
 		'go -C e2e tool gotestsum --format standard-verbose --jsonfile "$EVENTS" --raw-command -- \
-		go test -exec "$INSIDE" -count=1 -timeout 90m -parallel 2 -json -run "$TESTS" ./tests/...' >"$log.log" 2>&1 || code=$?
+		go test -exec "$INSIDE" -count=1 -timeout 90m -parallel 3 -json -run "$TESTS" ./tests/...' >"$log.log" 2>&1 || code=$?
 	passed=$(ended pass "$log.json") failed=$(ended fail "$log.json") skipped=$(ended skip "$log.json")
 	result="${passed%% *} passed"
 	[ "$failed" = 0 ] || result="$result, failed: $failed"
