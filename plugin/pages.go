@@ -109,7 +109,7 @@ type shared struct {
 
 // ServeHTTP sends the page.
 func (s *shared) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	current := s.current(r)
+	current := s.current()
 	w.Header().Set("Content-Type", current.header.Get("Content-Type"))
 	w.Header().Set("Vary", "Accept-Encoding")
 	var body io.Reader = bytes.NewReader(current.body.Bytes())
@@ -128,13 +128,14 @@ func (s *shared) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, body) // it is our own page
 }
 
-// current returns the current page, which is kept compressed at a twentieth of its size.
-func (s *shared) current(r *http.Request) *page {
+// current returns the current page, which is kept compressed at a twentieth of its size. It is the same for everybody:
+// without a URL nobody's query selects what it has.
+func (s *shared) current() *page {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if s.page == nil {
 		made := &page{header: http.Header{}, status: http.StatusOK}
-		request := &http.Request{Method: http.MethodGet, URL: r.URL, Header: http.Header{"Accept-Encoding": {"gzip"}}}
+		request := &http.Request{Method: http.MethodGet, Header: http.Header{"Accept-Encoding": {"gzip"}}}
 		s.inner.ServeHTTP(made, request)
 		s.page = made
 		time.AfterFunc(sharedFor, func() {

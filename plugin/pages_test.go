@@ -183,6 +183,19 @@ func TestSharedPage_isMadeOnceForAllWhoAskWithinItsTime(t *testing.T) {
 	})
 }
 
+// A query selects metrics for nobody, because the others would get the same page.
+func TestSharedPage_isWholeWhateverIsAskedFor(t *testing.T) {
+	t.Parallel()
+	handler := pages(gauge(7), always, never)
+	for _, target := range []string{"/metrics?name[]=y", "/metrics"} {
+		answer := httptest.NewRecorder()
+		handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, target, nil))
+		if !strings.Contains(answer.Body.String(), "x 7") {
+			t.Errorf("%s is answered with %q", target, answer.Body)
+		}
+	}
+}
+
 func TestSharedPage_sendsAnErrorOn(t *testing.T) {
 	t.Parallel()
 	failing := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, io.ErrUnexpectedEOF })
