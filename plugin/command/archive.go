@@ -101,7 +101,7 @@ var (
 	secretKey      = regexp.MustCompile(`(?i)(password|passphrase|token|secret_?key|api_?key|access_?key)$`)
 	// textKey matches the names of SQL that a person writes, whose references to Secrets stay, and of what is there twice.
 	textKey = regexp.MustCompile(
-		`^(postInit(Application|Template)?SQL|kubectl\.kubernetes\.io/last-applied-configuration)$`,
+		`^(post(Init(Application|Template)?|ImportApplication)SQL|kubectl\.kubernetes\.io/last-applied-configuration)$`,
 	)
 	// secretText match passwords in text: in conninfo, flags and JSON, in SQL, and in URLs, of which those of HTTP may
 	// have a token as the user's name. A value whose closing quote is missing ends with the text.
