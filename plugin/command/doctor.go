@@ -24,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
-	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // diagnosis is the output of doctor.
@@ -86,6 +85,9 @@ same word.`,
 						_ = os.Remove(path)
 					}
 				}()
+			}
+			if len(clusters) == 0 {
+				collected.unread = append(collected.unread, strings.TrimSuffix(a.none(which), "."))
 			}
 			collected.collect(c.Context(), clusters, problem)
 			if err := c.Context().Err(); err != nil {
@@ -282,8 +284,14 @@ func (c *collector) collectDeployment(ctx context.Context, d *appsv1.Deployment)
 func (c *collector) collectNamespace(ctx context.Context, namespace string) {
 	in := "namespaces/" + namespace
 	core, of := "/api/v1/"+in, " of the namespace "+namespace
-	list(ctx, c, &c.facts.events, new(bool), "the Events"+of, core+"/events"+someEvents, in+"/events.json")
-	list(ctx, c, &c.facts.ranges, new(bool), "the LimitRanges"+of, core+"/limitranges", in+"/limitranges.json")
+	for _, reason := range []string{eventNotInjected, eventUnreachable} { // of all Events, the first would be all that is read
+		selector := "&fieldSelector=involvedObject.kind%3DCluster,reason%3D" + reason
+		list(ctx, c, &c.facts.events, new(bool), "the Events "+reason+of, core+"/events"+someEvents+selector, "")
+	}
+	if c.archive != nil {
+		list(ctx, c, new([]any), new(bool), "the Events"+of, core+"/events"+someEvents, in+"/events.json")
+		list(ctx, c, new([]any), new(bool), "the LimitRanges"+of, core+"/limitranges", in+"/limitranges.json")
+	}
 	list(ctx, c, &c.facts.services, &c.facts.routesKnown, "the Services"+of, core+"/services", "")
 	list(ctx, c, &c.facts.slices, &c.facts.routesKnown, "the EndpointSlices"+of,
 		"/apis/discovery.k8s.io/v1/"+in+"/endpointslices"+
@@ -321,7 +329,7 @@ func (c *collector) collectContainer(
 		c.archive.addText(directory+pod.Name+"."+what, string(text))
 	}
 	for _, port := range of.Ports {
-		if answers && (port.Name == "metrics" || port.ContainerPort == contract.SidecarPort) {
+		if answers && (port.Name == "metrics" || port.Name == container) { // the latter is the sidecar's, and the plugin's in the operator's pod
 			read("metrics", fmt.Sprintf(":%d/proxy/metrics", port.ContainerPort), name)
 		}
 	}

@@ -21,12 +21,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
-	"github.com/cnpg-i/scale-to-zero/plugin/config"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -73,18 +71,6 @@ func TestJudge(t *testing.T) {
 			})
 		}
 	}
-	limitRange := func(namespace string, item corev1.LimitRangeItem) func(*facts) {
-		return func(f *facts) {
-			item.Type = corev1.LimitTypeContainer
-			f.ranges = []corev1.LimitRange{{
-				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{item}},
-			}}
-			f.clusters = f.clusters[:1]
-		}
-	}
-	cpu := func(quantity string) corev1.ResourceList {
-		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(quantity)}
-	}
 	rule := func(alert string) func(*facts) {
 		return func(f *facts) {
 			r := alertRules{Spec: json.RawMessage(`{"groups":[{"rules":[{"alert":"` + alert + `","expr":"up"}]}]}`)}
@@ -95,7 +81,6 @@ func TestJudge(t *testing.T) {
 	sidecar := func(f *facts) *corev1.Container { return &f.clusters[0].Pods[0].Spec.Containers[1] }
 	silent := func(f *facts) { f.clusters[0].explained.Instances[0].Problem = "it did not answer in time" }
 	plugin := func(f *facts) *corev1.Container { return &f.deployments[0].Spec.Template.Spec.Containers[0] }
-	const raised = "The LimitRange small raises what the sidecars of the Cluster shop/orders request of cpu above 10m (docs/reference/configuration.md#settings-of-the-plugin)."
 	const unready = "No replica of the plugin is ready (docs/explanation/high-availability.md#while-the-plugin-is-entirely-down)."
 	const old = "The sidecar of the pod shop/orders-1 has the image sidecar:0, and new pods get sidecar:1 (docs/guides/upgrade.md#replace-sidecars-at-once)."
 	const unled = "The Cluster shop/night sleeps, and no EndpointSlice leads its Service night-rw to the gateway (docs/runbooks/ScaleToZeroUnrouted.md)."
@@ -132,29 +117,19 @@ func TestJudge(t *testing.T) {
 		"Services must be able to lead to the gateway": {[]func(*facts){func(f *facts) {
 			f.clusters[0].Cluster.Annotations[contract.AnnotationUnroutableServices] = "x: it is an ExternalName"
 		}}, "The gateway cannot serve Services of the Cluster shop/orders: x: it is an ExternalName (docs/reference/networks.md#services-that-cannot-lead-to-the-gateway)."},
-		"those of a cluster that sleeps must lead there":       {[]func(*facts){func(f *facts) { f.slices = nil }}, unled},
-		"so must those of one that dozes":                      {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.State = nil, clusterstate.Dozing }}, unled},
-		"those of one that is awake need not":                  {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.State = nil, clusterstate.Awake }}, "The command finds nothing wrong."},
-		"nor those of one that connections do not wake":        {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.Obstacle = nil, "manual" }}, "The command finds nothing wrong."},
-		"slices that cannot be read may be there":              {[]func(*facts){func(f *facts) { f.slices, f.routesKnown = nil, false }}, "The command finds nothing wrong."},
-		"the gateway must reach the instances":                 {[]func(*facts){event("InstanceUnreachable", "Plugin pod x cannot", time.Minute)}, "The gateway has not reached an instance of the Cluster shop/orders: Plugin pod x cannot (docs/guides/troubleshooting.md#gateway_unavailable)."},
-		"what it did not reach long ago it may reach now":      {[]func(*facts){event("InstanceUnreachable", "x", time.Hour)}, "The command finds nothing wrong."},
-		"a LimitRange is not to raise requests by its minimum": {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Min: cpu("50m")})}, raised},
-		"nor by its ratio":                                     {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{MaxLimitRequestRatio: cpu("4")})}, raised},
-		"a ratio that the settings keep to is well":            {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{MaxLimitRequestRatio: cpu("10"), Min: cpu("10m"), Max: cpu("100m")})}, "The command finds nothing wrong."},
-		"a Guaranteed pod requests what is set": {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Min: cpu("50m")}), func(f *facts) {
-			f.clusters[0].Pods[0].Status.QOSClass = corev1.PodQOSGuaranteed
-			env := &f.deployments[0].Spec.Template.Spec.Containers[0].Env
-			*env = append(*env, corev1.EnvVar{Name: "SIDECAR_CPU_REQUEST", Value: "20m"})
-		}}, "The LimitRange small raises what the sidecars of the Cluster shop/orders request of cpu above 20m (docs/reference/configuration.md#settings-of-the-plugin)."},
-		"a Guaranteed pod requests its limit":       {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Min: cpu("50m")}), func(f *facts) { f.clusters[0].Pods[0].Status.QOSClass = corev1.PodQOSGuaranteed }}, "The command finds nothing wrong."},
-		"a LimitRange is not to refuse the sidecar": {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")})}, "The LimitRange small refuses the sidecars of the Cluster shop/orders: the maximum of cpu is 99m, and their limit 100m (docs/reference/configuration.md#settings-of-the-plugin)."},
-		"it may admit a limit that is elsewhere":    {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")}), func(f *facts) { plugin(f).Env[1].ValueFrom = &corev1.EnvVarSource{} }}, "The command finds nothing wrong."},
-		"or in a ConfigMap":                         {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")}), func(f *facts) { plugin(f).Env, plugin(f).EnvFrom = plugin(f).Env[:1], make([]corev1.EnvFromSource, 1) }}, "The command finds nothing wrong."},
-		"one of another namespace does not matter":  {[]func(*facts){limitRange("team", corev1.LimitRangeItem{Max: cpu("1m")})}, "The command finds nothing wrong."},
-		"CloudNativePG's alert pages":               {[]func(*facts){rule(offlineAlert)}, "The alert CNPGClusterOffline of the PrometheusRule monitoring/rules fires for a cluster that sleeps, and no PrometheusRule has the alert ScaleToZeroAsleep that inhibits it (docs/guides/monitoring.md#other-peoples-alerts)."},
-		"it does not where it is inhibited":         {[]func(*facts){rule(offlineAlert), rule(asleepAlert)}, "The command finds nothing wrong."},
-		"several things are named one a line":       {[]func(*facts){func(f *facts) { f.replicas = nil; sidecar(f).Image = "sidecar:0" }}, unready + "\n" + old},
+		"those of a cluster that sleeps must lead there":  {[]func(*facts){func(f *facts) { f.slices = nil }}, unled},
+		"so must those of one that dozes":                 {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.State = nil, clusterstate.Dozing }}, unled},
+		"those of one that is awake need not":             {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.State = nil, clusterstate.Awake }}, "The command finds nothing wrong."},
+		"nor those of one that connections do not wake":   {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.Obstacle = nil, "manual" }}, "The command finds nothing wrong."},
+		"slices that cannot be read may be there":         {[]func(*facts){func(f *facts) { f.slices, f.routesKnown = nil, false }}, "The command finds nothing wrong."},
+		"the gateway must reach the instances":            {[]func(*facts){event("InstanceUnreachable", "Plugin pod x cannot", time.Minute)}, "The gateway has not reached an instance of the Cluster shop/orders: Plugin pod x cannot (docs/guides/troubleshooting.md#gateway_unavailable)."},
+		"what it did not reach long ago it may reach now": {[]func(*facts){event("InstanceUnreachable", "x", time.Hour)}, "The command finds nothing wrong."},
+		"the image may be named elsewhere": {[]func(*facts){func(f *facts) {
+			sidecar(f).Image, plugin(f).Env[0] = "sidecar:0", corev1.EnvVar{Name: "SIDECAR_IMAGE", ValueFrom: &corev1.EnvVarSource{}}
+		}}, "The command finds nothing wrong."},
+		"CloudNativePG's alert pages":         {[]func(*facts){rule(offlineAlert)}, "The alert CNPGClusterOffline of the PrometheusRule monitoring/rules fires for a cluster that sleeps, and no PrometheusRule has the alert ScaleToZeroAsleep that inhibits it (docs/guides/monitoring.md#other-peoples-alerts)."},
+		"it does not where it is inhibited":   {[]func(*facts){rule(offlineAlert), rule(asleepAlert)}, "The command finds nothing wrong."},
+		"several things are named one a line": {[]func(*facts){func(f *facts) { f.replicas = nil; sidecar(f).Image = "sidecar:0" }}, unready + "\n" + old},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -167,24 +142,6 @@ func TestJudge(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-// The settings that a Deployment does not name have the plugin's own defaults.
-func TestSidecarSettings_areThePlugins(t *testing.T) {
-	t.Parallel()
-	here := func(name string) (string, bool) {
-		return map[string]string{"SIDECAR_IMAGE": "x", "PLUGIN_SOCKET_DIR": t.TempDir()}[name], slices.Contains([]string{"SIDECAR_IMAGE", "PLUGIN_SOCKET_DIR"}, name)
-	}
-	c, err := config.Parse(nil, here, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range sidecarSettings {
-		request, limit := c.SidecarResources.Burstable.Requests[s.name], c.SidecarResources.Burstable.Limits[s.name]
-		if request.String() != s.request[1] || limit.String() != s.limit[1] {
-			t.Errorf("%s: the plugin has %s and %s", s.name, &request, &limit)
-		}
 	}
 }
 
@@ -210,7 +167,7 @@ func newHospital(t *testing.T) *hospital {
 		"cnpg.io/podSpec": `{"containers":[{"name":"postgres","env":[{"name":"AWS_SECRET_ACCESS_KEY","value":"hunter2"}]}]}`,
 	}
 	instance.Spec.Containers = []corev1.Container{{
-		Name: container, Image: "sidecar:1", Ports: []corev1.ContainerPort{{ContainerPort: contract.SidecarPort}},
+		Name: container, Image: "sidecar:1", Ports: []corev1.ContainerPort{{Name: "scale-to-zero", ContainerPort: contract.SidecarPort}},
 		Env: []corev1.EnvVar{{Name: "DATABASE_URL", Value: "postgres://shopper:hunter2@db/x"}},
 	}}
 	const shop, system = "/api/v1/namespaces/shop", "/api/v1/namespaces/cnpg-system"
@@ -469,6 +426,35 @@ func TestDoctor_saysWhatItCannotReadAndWhatIsWrong(t *testing.T) {
 			func(h *hospital) { h.answers["/apis/apps/v1/deployments?app=scale-to-zero"] = appsv1.DeploymentList{} }, exitFound,
 			"No Deployment of the plugin exists (docs/guides/install.md).",
 		},
+		"a namespace without such a Cluster is named": {
+			func(h *hospital) {
+				h.answers["/apis/postgresql.cnpg.io/v1/namespaces/shop/clusters"] = map[string]any{"apiVersion": "postgresql.cnpg.io/v1", "kind": "ClusterList", "items": []any{}}
+			},
+			exitDone, `No Cluster in the namespace "shop" lists the plugin.`,
+		},
+		"the plugin is asked in the operator's pod too": {
+			func(h *hospital) {
+				pods, _ := h.answers["/api/v1/namespaces/cnpg-system/pods?app=scale-to-zero"].(corev1.PodList)
+				pods.Items[0].Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "scale-to-zero", ContainerPort: 8081}}
+				h.answers["/api/v1/namespaces/cnpg-system/pods/plugin-1:8081/proxy/metrics"] = os.ErrPermission
+			},
+			exitDone, "Cannot read the metrics of cnpg-system/plugin-1: permission denied.",
+		},
+		"the Events of pods hide none of a Cluster": {
+			func(h *hospital) {
+				h.answers["/api/v1/namespaces/shop/events"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					var list corev1.EventList
+					if r.URL.Query().Get("fieldSelector") == "involvedObject.kind=Cluster,reason=InstanceUnreachable" {
+						list.Items = []corev1.Event{{
+							InvolvedObject: corev1.ObjectReference{Namespace: "shop", Name: "orders"}, Reason: "InstanceUnreachable",
+							LastTimestamp: metav1.Now(),
+						}}
+					}
+					_ = json.NewEncoder(w).Encode(list)
+				})
+			},
+			exitFound, "The gateway has not reached an instance of the Cluster shop/orders",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -542,7 +528,7 @@ func TestClean(t *testing.T) {
 	t.Parallel()
 	var value any
 	const from = `{"env":[{"name":"API_KEY","value":"x"},{"name":"MODE","value":"x"},{"name":"KEY","valueFrom":{"secretKeyRef":{"name":"a","key":"b"}}}],
-"postInitSQL":["x"],"postInitApplicationSQL":["x"],"postInitTemplateSQL":["x"],"postInitSQLRefs":{"secretRefs":[{"name":"x"}]},
+"postInitSQL":["x"],"postInitApplicationSQL":["x"],"postInitTemplateSQL":["x"],"import":{"postImportApplicationSQL":["x"]},"postInitSQLRefs":{"secretRefs":[{"name":"x"}]},
 "password":"x","passwordSecret":{"name":"a"},"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"x"}}`
 	if err := json.Unmarshal([]byte(from), &value); err != nil {
 		t.Fatal(err)

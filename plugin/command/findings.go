@@ -1,7 +1,6 @@
 package command
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -12,7 +11,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
@@ -20,6 +18,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
+
+// The reasons of the Events that doctor looks for.
+const eventNotInjected, eventUnreachable = "SidecarNotInjected", "InstanceUnreachable"
 
 // finding is something that is wrong, and the page that helps.
 type finding struct {
@@ -35,12 +36,11 @@ type facts struct {
 	replicas      []corev1.Pod
 	replicasKnown bool
 	clusters      []examined
-	// services, slices, ranges and events are those of the clusters' namespaces; routesKnown is set if all of the first
-	// two could be read.
+	// services, slices and events are those of the clusters' namespaces; routesKnown is set if all of the first two could
+	// be read.
 	services    []corev1.Service
 	slices      []discoveryv1.EndpointSlice
 	routesKnown bool
-	ranges      []corev1.LimitRange
 	events      []corev1.Event
 	rules       []alertRules
 	// ahead says by pod how far its clock is ahead of this machine's: the least and the most that agree with every
@@ -98,8 +98,7 @@ func judge(f facts) []finding {
 		}
 		f.judgeSidecars(c)
 		f.judgeServices(c)
-		f.judgeLimits(c)
-		if e := f.newest(c, "InstanceUnreachable"); f.now.Sub(e.LastTimestamp.Time) < recently {
+		if e := f.newest(c, eventUnreachable); f.now.Sub(e.LastTimestamp.Time) < recently {
 			f.find("guides/troubleshooting.md#gateway_unavailable", "The gateway has not reached an instance of the Cluster %s: %s",
 				c, e.Message)
 		}
@@ -133,7 +132,7 @@ func (f *facts) judgeClocks() {
 
 // judgeSidecars names the instances without a sidecar, with another one than new pods get, and with a silent one.
 func (f *facts) judgeSidecars(c *examined) {
-	image, why := f.setting("SIDECAR_IMAGE", ""), f.newest(c, "SidecarNotInjected").Message
+	image, why := f.setting("SIDECAR_IMAGE"), f.newest(c, eventNotInjected).Message
 	if why != "" {
 		why = ": " + why
 	}
@@ -161,86 +160,46 @@ func (f *facts) judgeServices(c *examined) {
 			"The gateway cannot serve Services of the Cluster %s: %s", c, those)
 	}
 	sleeps := c.explained.State == clusterstate.Asleep || c.explained.State == clusterstate.Dozing
+	if !sleeps || c.explained.Obstacle != "" || !f.routesKnown {
+		return
+	}
 	for i := range f.services {
 		s := &f.services[i]
+		if s.Namespace != c.Cluster.Namespace || s.Spec.Selector[endpointslice.LabelCluster] != c.Cluster.Name {
+			continue
+		}
 		verdict, _ := endpointslice.Route(s, c.Cluster, c.Pods, nil)
-		if sleeps && c.explained.Obstacle == "" && f.routesKnown && s.Namespace == c.Cluster.Namespace &&
-			s.Spec.Selector[endpointslice.LabelCluster] == c.Cluster.Name && verdict == endpointslice.Routable &&
-			!slices.ContainsFunc(f.slices, func(e discoveryv1.EndpointSlice) bool {
-				return endpointslice.ServiceOf(&e) == s.UID
-			}) {
+		if verdict == endpointslice.Routable && !slices.ContainsFunc(f.slices, func(e discoveryv1.EndpointSlice) bool {
+			return endpointslice.ServiceOf(&e) == s.UID
+		}) {
 			f.find("runbooks/ScaleToZeroUnrouted.md",
 				"The Cluster %s sleeps, and no EndpointSlice leads its Service %s to the gateway", c, s.Name)
 		}
 	}
 }
 
-// sidecarSettings are what the plugin has a sidecar request, and its limits, with the defaults of plugin/config.
-var sidecarSettings = []struct {
-	name           corev1.ResourceName
-	request, limit [2]string
-}{
-	{corev1.ResourceCPU, [2]string{"SIDECAR_CPU_REQUEST", "10m"}, [2]string{"SIDECAR_CPU_LIMIT", "100m"}},
-	{corev1.ResourceMemory, [2]string{"SIDECAR_MEMORY_REQUEST", "32Mi"}, [2]string{"SIDECAR_MEMORY_LIMIT", "64Mi"}},
-}
-
-// judgeLimits names the LimitRanges that refuse the sidecar, or raise what it requests.
-func (f *facts) judgeLimits(c *examined) {
-	const page = "reference/configuration.md#settings-of-the-plugin"
-	for _, s := range sidecarSettings {
-		limit, invalid := resource.ParseQuantity(f.setting(s.limit[0], s.limit[1]))
-		request, alsoInvalid := resource.ParseQuantity(f.setting(s.request[0], s.request[1]))
-		guaranteed := func(p corev1.Pod) bool { return p.Status.QOSClass == corev1.PodQOSGuaranteed }
-		if f.setting(s.request[0], "") == "" && slices.ContainsFunc(c.Pods, guaranteed) {
-			request = limit
-		}
-		for _, r := range f.ranges {
-			for _, item := range r.Spec.Limits {
-				most, isMost := item.Max[s.name]
-				least, ratio := item.Min[s.name], item.MaxLimitRequestRatio[s.name]
-				ratioed := request.AsApproximateFloat64() * ratio.AsApproximateFloat64()
-				switch {
-				case r.Namespace != c.Cluster.Namespace || item.Type != corev1.LimitTypeContainer:
-				case invalid != nil || alsoInvalid != nil: // unknown, or the plugin does not start with such a value
-				case isMost && most.Cmp(limit) < 0:
-					f.find(page,
-						"The LimitRange %s refuses the sidecars of the Cluster %s: the maximum of %s is %s, and their limit %s",
-						r.Name, c, s.name, &most, &limit)
-				case least.Cmp(request) > 0, !ratio.IsZero() && limit.AsApproximateFloat64() > ratioed:
-					f.find(page, "The LimitRange %s raises what the sidecars of the Cluster %s request of %s above %s",
-						r.Name, c, s.name, &request)
-				}
-			}
-		}
-	}
-}
-
 // newest returns the newest Event about the cluster with that reason, or an empty one.
 func (f *facts) newest(c *examined, reason string) (newest corev1.Event) {
-	for _, e := range f.events {
+	for i := range f.events {
+		e := &f.events[i]
 		if e.Reason == reason && e.InvolvedObject.Name == c.Cluster.Name &&
 			e.InvolvedObject.Namespace == c.Cluster.Namespace &&
 			(newest.Reason == "" || newest.LastTimestamp.Before(&e.LastTimestamp)) {
-			newest = e
+			newest = *e
 		}
 	}
 	return newest
 }
 
-// setting returns the value of a setting of the plugin that its first Deployment names, or the default; empty if the
-// value is elsewhere, or no Deployment is known.
-func (f *facts) setting(variable, otherwise string) string {
+// setting returns the value of a setting of the plugin that its first Deployment has, or "".
+func (f *facts) setting(variable string) string {
 	if len(f.deployments) == 0 {
 		return ""
 	}
-	plugin := named(&f.deployments[0].Spec.Template.Spec, pluginContainer)
-	for _, e := range plugin.Env {
-		switch {
-		case e.Name == variable && e.ValueFrom != nil:
-			return ""
-		case e.Name == variable:
-			return cmp.Or(e.Value, otherwise)
+	for _, e := range named(&f.deployments[0].Spec.Template.Spec, pluginContainer).Env {
+		if e.Name == variable {
+			return e.Value
 		}
 	}
-	return map[bool]string{true: otherwise}[len(plugin.EnvFrom) == 0]
+	return ""
 }
