@@ -92,8 +92,8 @@ func NewFleet(sources Sources) *Fleet {
 		since:  describe("asleep_since_timestamp_seconds", "When the last pod of the sleeping cluster was gone; absent while it is awake."),
 		slept:  describe("hibernated_seconds_total", "For how long this process has known the cluster to be asleep."),
 		dozed:  describe("dozing_seconds_total", "For how long this process has known the cluster to doze: PostgreSQL was stopped, and its pod was kept."),
-		cpu:    describe("saved_cpu_seconds_total", "CPU that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
-		memory: describe("saved_memory_byte_seconds_total", "Memory that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
+		cpu:    describe("saved_cpu_seconds_total", "CPU that the cluster's PostgreSQL containers did not request while it slept, times that time; absent where they request none."),
+		memory: describe("saved_memory_byte_seconds_total", "Memory that the cluster's PostgreSQL containers did not request while it slept, times that time; absent where they request none."),
 		sidecarCPU: describe("sidecar_cpu_seconds_total",
 			"CPU that the cluster's sidecars requested while it was awake, by the plugin's settings, times that time: what is to be subtracted from what was saved."),
 		sidecarMemory: describe("sidecar_memory_byte_seconds_total",
@@ -112,8 +112,8 @@ func NewFleet(sources Sources) *Fleet {
 			"When the last Backup of the sleeping cluster was completed, or the cluster was created if none was; absent "+
 				"while it is awake, while unknown, and where nothing limits the age of Backups."),
 		maxAge: describe("backup_max_age_seconds",
-			"How old that may become, by the annotation backup-max-age or else by the Cluster's retention policy; "+
-				"absent where that time is."),
+			"How old the last Backup of the sleeping cluster may become, by the annotation backup-max-age or else by the Cluster's "+
+				"retention policy; absent where last_backup_timestamp_seconds is."),
 		pods: describe("instance_pods", "Pods of the cluster's instances, by the image of their sidecar; none: they have no sidecar.", labelImage),
 	}
 	return f

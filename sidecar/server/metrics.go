@@ -57,7 +57,7 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 			Name: prefix + "samples_total", Help: "Samples of the sessions of this instance.", ConstLabels: labels,
 		}),
 		sampleErrors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: prefix + "sample_errors_total", Help: "Samples that failed, so that the activity is unknown.",
+			Name: prefix + "sample_errors_total", Help: "Samples that failed and left the activity unknown.",
 			ConstLabels: labels,
 		}),
 		sampleTime: prometheus.NewHistogram(prometheus.HistogramOpts{
