@@ -65,6 +65,9 @@ func (p *program) explainCommand() *cobra.Command {
 				return err
 			}
 			e := a.explained(c.Context(), all[0], problem, now)
+			if err := c.Context().Err(); err != nil {
+				return fmt.Errorf("ask the sidecars: %w", err)
+			}
 			return p.write(e, e.text(colourful(p.Out, p.Getenv), now))
 		},
 	}
@@ -108,7 +111,7 @@ func (a *access) explained(ctx context.Context, s seen, problem error, now time.
 	}
 	for i, answered := range a.askAll(ctx, asked) {
 		t := told{Pod: names[i], Primary: names[i] == cluster.Status.CurrentPrimary}
-		if t.Primary {
+		if t.Primary && !s.View.HibernationOn { // what its sidecar says is about an awake cluster
 			e.take(answered)
 		}
 		if answered.err != nil {

@@ -118,8 +118,11 @@ woken, what that would have freed, and who keeps the others awake.
 The Clusters need not list the plugin. How they were used comes from CloudNativePG's own metrics, with the labels
 namespace and pod, in a Prometheus or a server with its API: the sessions by user and application, and the
 transactions. Only what was scraped is known. The output says what the estimate cannot see.`,
-		Args: cobra.NoArgs, Annotations: map[string]string{annotationAlso: outputHTML},
-		RunE: func(c *cobra.Command, _ []string) error {
+		Annotations: map[string]string{annotationAlso: outputHTML},
+		RunE: func(c *cobra.Command, arguments []string) error {
+			if len(arguments) != 0 {
+				return usage("report takes no CLUSTER; --selector chooses clusters")
+			}
 			if err := which.parse(c); err != nil {
 				return err
 			}
@@ -152,7 +155,7 @@ transactions. Only what was scraped is known. The output says what the estimate 
 			}
 			var answer report
 			if server == nil {
-				answer = a.counted(c.Context(), clusters)
+				answer, err = a.counted(c.Context(), clusters), c.Context().Err()
 			} else {
 				to := time.Now().UTC().Truncate(estimate.Step)
 				answer, err = makeReport(c.Context(), server, clusters, to.Add(-past.Truncate(estimate.Step)), to)
@@ -197,10 +200,14 @@ func makeReport(
 	var restless []int
 	var of []estimate.Cluster
 	for i := range clusters {
-		r := reportOf(&clusters[i])
-		r.estimate(histories[i])
+		r, sleeps := reportOf(&clusters[i]), !clusters[i].IsReplica()
+		if sleeps {
+			r.estimate(histories[i])
+		} else {
+			r.NeverSleeps, r.Note = true, "it is a replica cluster, which does not sleep"
+		}
 		answer.Clusters = append(answer.Clusters, r)
-		if histories[i].Used() && r.Usual().AsleepShare < 0.5 {
+		if sleeps && histories[i].Used() && r.Usual().AsleepShare < 0.5 {
 			restless, of = append(restless, i), append(of, asked[i])
 		}
 	}
@@ -374,10 +381,10 @@ func (r report) Summary() string {
 	sleep, never, unknown, cpu, memory := 0, 0, 0, 0.0, 0.0
 	for _, c := range r.Clusters {
 		switch {
-		case c.KnownShare == 0, c.Usual().TooShort:
-			unknown++
 		case c.NeverSleeps:
 			never++
+		case c.KnownShare == 0, c.Usual().TooShort:
+			unknown++
 		default:
 			sleep++
 		}

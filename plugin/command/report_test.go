@@ -70,12 +70,17 @@ func office(c *cnpgv1.Cluster) {
 	c.Spec.Plugins, c.Labels = nil, map[string]string{"team": "shop"}
 }
 
+func mirrors(c *cnpgv1.Cluster) {
+	requesting(c)
+	c.Spec.ReplicaCluster = &cnpgv1.ReplicaClusterConfiguration{Primary: "office", Source: "office"}
+}
+
 func TestReport(t *testing.T) {
 	t.Parallel()
 	elsewhere := cluster("office", requesting)
 	elsewhere.Namespace = "team"
 	objects := func() []client.Object {
-		return []client.Object{cluster("office", office), cluster("nightly"), cluster("pooled", requesting), cluster("hidden"), cluster("unscraped"), elsewhere.DeepCopy()}
+		return []client.Object{cluster("office", office), cluster("nightly"), cluster("pooled", requesting), cluster("hidden"), cluster("unscraped"), cluster("mirror", mirrors), elsewhere.DeepCopy()}
 	}
 	for file, arguments := range map[string]string{
 		"report.txt":          "--prometheus URL --since 7d",

@@ -170,6 +170,9 @@ func (a *access) table(ctx context.Context, which choice, now time.Time) (table,
 	if problem != nil {
 		answer.Note = problem.Error()
 	}
+	if err := ctx.Err(); err != nil {
+		return table{}, fmt.Errorf("ask the sidecars: %w", err)
+	}
 	return answer, nil
 }
 

@@ -231,6 +231,10 @@ func TestExplain(t *testing.T) {
 		"waking":      {"waking", nil},
 		"silent":      {"slow", nil},
 		"not-listed":  {"unlisted", nil},
+		"hibernating": {"orders", func(w *world) {
+			w.change("orders", with(map[string]string{contract.AnnotationHibernation: "on"}))
+			w.reports["orders-1"] = busy("already_hibernating")
+		}},
 		"none":        {"nobody", nil},
 		"primaryless": {"primaryless", nil},
 		"three":       {"three", nil},
@@ -260,6 +264,23 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// What an interrupt leaves of an answer is none.
+func TestInterrupt_leavesNoAnswer(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"status", "explain orders", "report"} {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, cluster("orders"), pod("orders", "orders-1", time.Hour, true))
+			w.hangs["orders-1"] = true
+			ctx, interrupt := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, interrupt)
+			want := "$ " + called + " " + line + "\n! " + Name + ": interrupted\n= 1\n"
+			if text := w.run(ctx, strings.Fields(line)...); text != want {
+				t.Error(text)
+			}
+		})
+	}
+}
+
 func TestWhatIsNotUnderstood(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
@@ -267,7 +288,7 @@ func TestWhatIsNotUnderstood(t *testing.T) {
 		"slep orders", "status orders red", "status orders -A", "explain", "explain a b", "sleep", "sleep --timeout 0s orders", "wake --timeout -1s orders", "wake --timeout soon orders",
 		"keep-awake orders", "keep-awake orders 0", "keep-awake orders 169h", "keep-awake orders tomorrow", "keep-awake orders 8d", "keep-awake orders d", "status --every", "status --all orders", "status -l team=shop orders", "status -l =", "status -w -o name", "status -o xml", "wake -o wide orders", "status -o jsonpath", "status -o jsonpath={",
 		"status -A=perhaps", "release", "detach", "detach orders -A", "detach orders red", "detach -l=",
-		"doctor a b", "doctor a -A", "doctor --no-archive --redact", "doctor --archive testdata", "doctor --archive=",
+		"doctor a b", "doctor a -A", "doctor --no-archive --redact", "doctor --archive testdata", "doctor --archive=", "report orders",
 	} {
 		text.WriteString(newWorld(t).run(context.Background(), strings.Fields(line)...))
 	}
