@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -31,8 +33,8 @@ import (
 func checkUninstall(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check-uninstall", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	group := flags.String("group", contract.DefaultCNPGGroup, "API group of the Cluster resource")
-	version := flags.String("version", contract.DefaultCNPGVersion, "API version of the Cluster resource")
+	group := flags.String("group", cmp.Or(os.Getenv(contract.EnvCNPGGroup), contract.DefaultCNPGGroup), "API group of the Cluster resource")
+	version := flags.String("version", cmp.Or(os.Getenv(contract.EnvCNPGVersion), contract.DefaultCNPGVersion), "API version of the Cluster resource")
 	within := flags.Duration("within", time.Minute, "how long the plugin is given to remove what it made")
 	if err := flags.Parse(arguments); err != nil {
 		return fmt.Errorf("read the flags: %w", err)

@@ -4,7 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -157,5 +163,34 @@ func TestCheckUninstall_awaitsWhatThePluginRemoves(t *testing.T) {
 				time.Sleep(time.Minute)
 			})
 		})
+	}
+}
+
+// The documented command runs in the plugin's pod, whose environment names the group.
+func TestCheckUninstall_asksForTheGroupOfItsPod(t *testing.T) {
+	var asked atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch r.URL.Path {
+		case "/api":
+			_, _ = io.WriteString(w, `{"kind":"APIVersions"}`)
+		case "/apis":
+			_, _ = io.WriteString(w, `{"kind":"APIGroupList","groups":[{"name":"example.org","versions":[{"groupVersion":"example.org/v1","version":"v1"}]}]}`)
+		default:
+			asked.Store(asked.Load() || strings.HasPrefix(r.URL.Path, "/apis/example.org/v1"))
+			http.NotFound(w, r)
+		}
+	}))
+	defer server.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{"clusters":[{"name":"x","cluster":{"server":%q}}],"contexts":[{"name":"x","context":{"cluster":"x"}}],"current-context":"x"}`, server.URL)
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBECONFIG", kubeconfig)
+	t.Setenv(contract.EnvCNPGGroup, "example.org")
+	_ = checkUninstall(t.Context(), []string{"--within", "0s"}, io.Discard, io.Discard) // there is nothing
+	if !asked.Load() {
+		t.Error("it has not asked for the Clusters of example.org")
 	}
 }
