@@ -126,6 +126,7 @@ type snapshot struct {
 	// unroutable names the Services of which not every client can be led here, and says why; stranded are they.
 	unroutable []string
 	stranded   []corev1.Service
+	ambiguous  bool // whether other Clusters are a reason
 	slices     []discoveryv1.EndpointSlice
 	replicas   replicas
 	state      plan.State
@@ -163,6 +164,9 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		planned = c.listBackups(ctx, seen, planned, again)
 	}
 	again.at(planned.Next)
+	if seen.ambiguous && seen.view.Listed { // changes of the other Clusters do not request this
+		again.at(now.Add(time.Minute))
+	}
 	// These also run if a Service could not be led here: the clients of the other Services must not wait for it.
 	followed, err := c.change(ctx, seen, planned.Changes, now)
 	failed = errors.Join(failed, err, c.deletePods(ctx, seen, planned.Delete, now), c.wake(ctx, seen, planned.Wake, again), c.adopt(ctx, seen, planned.Adopt, now))

@@ -19,6 +19,8 @@ func (c *Controller) route(ctx context.Context, seen *snapshot, pods []corev1.Po
 	if err != nil {
 		return err
 	}
+	// The informers list them in random order, and a bound admits the first ones.
+	stdslices.SortFunc(services, func(a, b corev1.Service) int { return strings.Compare(a.Name, b.Name) })
 	for i := range services {
 		service := &services[i]
 		verdict, obstacle := endpointslice.Route(service, seen.cluster, pods, nil)
@@ -28,6 +30,7 @@ func (c *Controller) route(ctx context.Context, seen *snapshot, pods []corev1.Po
 				return err
 			}
 			verdict, obstacle = endpointslice.Route(service, seen.cluster, pods, all)
+			seen.ambiguous = seen.ambiguous || verdict != endpointslice.Routable
 		}
 		switch verdict {
 		case endpointslice.Routable:

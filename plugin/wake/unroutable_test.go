@@ -139,6 +139,36 @@ func TestController_namesTheServicesThatCannotBeLed(t *testing.T) {
 	})
 }
 
+// Another Cluster makes the Service ambiguous, and its deletion changes nothing of this one.
+func TestController_looksAgainAtWhatIsAmbiguous(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.exposed("mine", func(s *corev1.Service) {
+			s.Spec.Selector = map[string]string{endpointslice.LabelInstanceRole: "primary"}
+		})
+		other := &cnpgv1.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: "other"}, Spec: cnpgv1.ClusterSpec{Instances: 1},
+		}
+		w.put(other)
+		a := w.replica("a", "10.1.0.1")
+		again := a.read()
+		if w.cluster(nil).Annotations[contract.AnnotationUnroutableServices] == "" {
+			t.Error("it is not ambiguous")
+		}
+		if err := w.api.Delete(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+		if again != time.Minute {
+			t.Errorf("the next look is in %s", again)
+		}
+		if again := a.read(); again != 0 {
+			t.Errorf("then the next look is in %s", again)
+		}
+		if says := w.cluster(nil).Annotations[contract.AnnotationUnroutableServices]; says != "" {
+			t.Errorf("the annotation says %q", says)
+		}
+	})
+}
+
 // Such a Service has an endpoint as soon as the waking pod has an address, long before PostgreSQL listens.
 func TestController_leadsAServiceThatPublishesAddressesThatAreNotReady(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {

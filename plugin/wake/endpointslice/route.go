@@ -124,9 +124,9 @@ func targetsPods(service *corev1.Service) bool {
 // wakes.
 func ambiguity(service *corev1.Service, cluster *cnpgv1.Cluster, all []cnpgv1.Cluster) string {
 	for i := range all {
-		other := &all[i]
-		if other.Name != cluster.Name && selectsInstances(service, other) {
-			return fmt.Sprintf("it selects instances of Cluster %s too, so that a connection does not say which of them to wake", other.Name)
+		if other := &all[i]; other.Name != cluster.Name && selectsInstances(service, other) {
+			// The name of one of several would depend on their order, which is random.
+			return "it selects instances of other Clusters too, so a connection does not say which of them to wake"
 		}
 	}
 	return ""

@@ -35,6 +35,20 @@ func exposed(name, role string) func(cnpgv1.Cluster) *corev1.Service {
 // ofOrders says that the operator made a pod for the cluster.
 var ofOrders = []metav1.OwnerReference{{Kind: "Cluster", Name: "orders", Controller: ptr.To(true)}}
 
+// The informers list Clusters in random order, and what is said of a Service is kept in an annotation.
+func TestRoute_saysTheSameInWhateverOrderTheClustersAreListed(t *testing.T) {
+	t.Parallel()
+	c, sales, stock := cluster(1), cluster(1), cluster(1)
+	sales.Name, stock.Name = "sales", "stock"
+	service := made(specs.CreateClusterReadWriteService(*c))
+	selecting(map[string]string{LabelPodRole: "instance"})(service)
+	verdict, obstacle := Route(service, c, nil, []cnpgv1.Cluster{*sales, *stock})
+	again, other := Route(service, c, nil, []cnpgv1.Cluster{*stock, *sales})
+	if verdict != Unroutable || again != Unroutable || obstacle != other {
+		t.Errorf("%v: %q, and then %v: %q", verdict, obstacle, again, other)
+	}
+}
+
 func TestIsInstance(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -150,7 +164,7 @@ func TestRoute_namesWhatIsInTheWay(t *testing.T) {
 		{"one whose class takes pods unless told otherwise", func(s *corev1.Service) {
 			s.Spec.Type, s.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, ptr.To(classAutoMode)
 		}, "target type ip"},
-		{"instances of two clusters", selecting(map[string]string{LabelPodRole: "instance"}), "of Cluster sales too"},
+		{"instances of two clusters", selecting(map[string]string{LabelPodRole: "instance"}), "of other Clusters too"},
 		{"a label that somebody gave the pods", selecting(map[string]string{"by": "hand"}), "labels that only their pods have"},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
