@@ -14,6 +14,8 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -405,6 +407,37 @@ func TestResolve_wakesNothingForNobody(t *testing.T) {
 		}
 		if len(w.waker.searches.Keys()) != 0 {
 			t.Error("somebody is left waiting")
+		}
+	})
+}
+
+// Nothing behind the Service ever accepts a client, who leaves, and the cluster sleeps again. The search goes on.
+func TestResolve_wakesNothingAgainForNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 30*time.Minute, func(*cnpgv1.Cluster) {})
+		w.waker.Probe = func(context.Context, netip.AddrPort) bool { return false }
+		go w.operate()
+		impatient, leave := context.WithTimeout(t.Context(), time.Minute)
+		defer leave()
+		if _, err := w.waker.Resolve(impatient, service("-rw"), by); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "orders-1"}}
+		if err := w.api.Delete(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		w.change(func(c *cnpgv1.Cluster) {
+			c.Annotations[contract.AnnotationHibernation] = "on"
+			hibernated(c)
+		})
+		time.Sleep(time.Hour) // of the bubble's
+		patches, results, _, events := w.seen()
+		if len(patches) != 1 || len(results) != 1 || results[0] != ResultTimeout || !strings.Contains(strings.Join(events, ""), "WakeTimedOut") {
+			t.Errorf("patches: %v, results: %v, Events: %v", patches, results, events)
+		}
+		if len(w.waker.searches.Keys()) != 0 {
+			t.Error("a search is left")
 		}
 	})
 }

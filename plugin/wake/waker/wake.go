@@ -99,10 +99,16 @@ func (w *wake) advance(ctx context.Context, seen *snapshot) (found netip.AddrPor
 	}
 	switch do {
 	case stepAwaitInstance:
+		if w.queue.granted { // for this wake; another needs the budget again
+			w.leaveQueue()
+		}
 		return w.probeInstances(ctx, seen)
 	case stepWithdraw: // that is no wake, because PostgreSQL runs
 		if w.patchedVersion == seen.cluster.ResourceVersion {
 			break // the informers have not seen it yet
+		}
+		if len(w.searches.clients(w.service.UID)) == 0 {
+			return found, 0, errNobodyWaits
 		}
 		if _, err = w.change(ctx, seen, do, w.service, ""); err == nil {
 			w.patchedVersion = seen.cluster.ResourceVersion
@@ -140,16 +146,14 @@ func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (wait time.Du
 	}
 	now := time.Now()
 	w.phases.stopped = cmp.Or(w.phases.stopped, now)
-	if !w.woke {
-		by, err := w.mayWake(seen.cluster, now)
-		switch {
-		case errors.Is(err, errQueued):
-			return askBudgetEvery, nil // it waits, and the clients with it
-		case err != nil:
-			return 0, err
-		}
-		w.client, w.since = by.Client, by.since
+	by, err := w.mayWake(seen.cluster, now)
+	switch {
+	case errors.Is(err, errQueued):
+		return askBudgetEvery, nil // it waits, and the clients with it
+	case err != nil:
+		return 0, err
 	}
+	w.client, w.since = by.Client, by.since
 	w.phases.allowed = cmp.Or(w.phases.allowed, now)
 	value := w.unconfirmed
 	if value == "" {
@@ -265,7 +269,7 @@ func (w *wake) report(err error) {
 	logger := w.Logger.With("namespace", w.service.Namespace, "cluster", w.service.Cluster, "service", w.service.Name,
 		"peer", w.client.Peer, "user", w.client.User, "database", w.client.Database)
 	switch {
-	case errors.Is(err, gateway.ErrTimeout):
+	case errors.Is(err, gateway.ErrTimeout), w.woke && errors.Is(err, errNobodyWaits):
 		w.Observer.Woke(cluster, contract.CauseConnection, w.depth, ResultTimeout, took)
 		logger.Warn("the cluster did not wake in time", "took", took.String())
 		w.warn("WakeTimedOut", strings.TrimSuffix(fmt.Sprintf(

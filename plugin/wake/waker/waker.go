@@ -77,7 +77,7 @@ type Observer interface {
 	Queued(change int)
 }
 
-// errNobodyWaits means that every client left before hibernation was turned off, so nothing is woken.
+// errNobodyWaits means that every client has left, so nothing is woken.
 var errNobodyWaits = errors.New("no client waits any more")
 
 // errPanicked means that a search hit a bug in this program.
