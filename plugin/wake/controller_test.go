@@ -1,6 +1,8 @@
 package wake
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -188,6 +190,38 @@ func TestAnnouncementsThatAreNotAcknowledged(t *testing.T) {
 			})
 		})
 	}
+}
+
+// failing is an API server that answers with an error until then.
+type failing struct {
+	client.Reader
+	until time.Time
+}
+
+func (f failing) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if _, ok := o.(*cnpgv1.Cluster); ok && time.Now().Before(f.until) {
+		return errors.New("not today")
+	}
+	return f.Reader.Get(ctx, key, o, options...)
+}
+
+// Nobody else answers an announcement if there is one replica, and the sidecar waits longer after each in vain.
+func TestHandover_acknowledgesAgainWhatTheAPIServerHasNotTaken(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		announcement := announced(20 * time.Second)
+		w.cluster(annotated(contract.AnnotationAnnounced, announcement))
+		w.refused, a.APIReader = "patch Cluster", failing{a.APIReader, time.Now().Add(10 * time.Second)}
+		a.read()
+		pass(t, 10*time.Second)
+		w.mutex.Lock()
+		w.refused = ""
+		w.mutex.Unlock()
+		pass(t, time.Second)
+		if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != announcement {
+			t.Errorf("acknowledged %q, want %q", got, announcement)
+		}
+	})
 }
 
 // What the plugin cannot reach it must not take over: a client that wakes the cluster later would wait in vain.
@@ -688,6 +722,31 @@ func TestWhoWokeItIsTold(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Nodes that are late on the way to sleep are late on the way back.
+func TestController_keepsAPortOpenForAsLongAsTheOtherNodesAreGiven(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		a.Settings.HandoverWait = 10 * time.Second
+		w.cluster(asleep)
+		a.read()
+		w.cluster(awake)
+		w.endpoint("orders-rw", true)
+		w.endpoint("orders-r", true)
+		if again := a.read(); again != 10*time.Second {
+			t.Errorf("the next look is in %s", again)
+		}
+		w.wants("nothing leads here", nowhere)
+		pass(t, 9*time.Second)
+		if a.read(); len(a.network.open()) != 2 {
+			t.Errorf("%d ports are open", len(a.network.open()))
+		}
+		pass(t, time.Second)
+		if a.read(); len(a.network.open()) != 0 {
+			t.Errorf("%d ports are left open", len(a.network.open()))
+		}
+	})
 }
 
 func TestLeave(t *testing.T) {

@@ -36,6 +36,8 @@ const (
 	// maxConcurrentTries is how many Services of a cluster are tried at once. If all of that takes longer than the sidecar
 	// waits, 20 s, it withdraws the announcement, and makes another later.
 	maxConcurrentTries = 16
+	// acknowledgeInterval is the pause after an acknowledgement that failed.
+	acknowledgeInterval = 500 * time.Millisecond
 )
 
 // ErrNotLed means that a Service does not lead to this replica although it has the slice. If the cluster were put to
@@ -259,12 +261,17 @@ func (h *handovers) acknowledge(ctx context.Context, name types.NamespacedName, 
 			return errNotMeant
 		}
 		err := waker.Annotate(ctx, h.Client, cluster, map[string]*string{contract.AnnotationGatewayReady: &announcement})
-		if !apierrors.IsConflict(err) {
+		switch {
+		case err == nil, apierrors.IsForbidden(err), apierrors.IsInvalid(err):
 			return err
+		case !apierrors.IsConflict(err): // nobody else answers if this is the only replica
+			pause(ctx, acknowledgeInterval)
 		}
 		cluster = new(cnpgv1.Cluster)
-		if err := h.APIReader.Get(ctx, name, cluster); err != nil {
-			return fmt.Errorf("read Cluster %s: %w", name, err)
+		if wait.PollUntilContextCancel(ctx, acknowledgeInterval, true, func(ctx context.Context) (bool, error) {
+			return h.APIReader.Get(ctx, name, cluster) == nil, nil
+		}) != nil {
+			return err
 		}
 	}
 }

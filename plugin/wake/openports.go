@@ -12,8 +12,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/keyed"
 )
 
-// drainDelay is how long a listener stays after its slices are gone, because the kube-proxies of other nodes still lead
-// there.
+// drainDelay is how long a listener stays at least after its slices are gone, because the kube-proxies of other nodes
+// still lead there.
 const drainDelay = 2 * time.Second
 
 // openPort is an open port of the gateway, for one Service.
@@ -37,16 +37,18 @@ func (d *openPorts) add(cluster types.NamespacedName, service types.UID, opened 
 	open[service] = opened
 }
 
-// close schedules the closing of the ports of Services that are not to be kept, drainDelay after the first call. It
+// close schedules the closing of the ports of Services that are not to be kept, that long after the first call. It
 // returns those to close now, and when to call again.
-func (d *openPorts) close(of types.NamespacedName, keep []types.UID, now time.Time) (closed []types.UID, next time.Time) {
+func (d *openPorts) close(
+	of types.NamespacedName, keep []types.UID, after time.Duration, now time.Time,
+) (closed []types.UID, next time.Time) {
 	open := d.Get(of)
 	for uid, openPort := range open {
 		switch {
 		case slices.Contains(keep, uid):
 			continue
 		case openPort.closing.IsZero():
-			openPort.closing = now.Add(drainDelay)
+			openPort.closing = now.Add(after)
 		case !now.Before(openPort.closing):
 			closed = append(closed, uid)
 			delete(open, uid)

@@ -234,7 +234,7 @@ func (r *router) reduce(ctx context.Context, seen *snapshot, planned plan.Plan, 
 			return err
 		}
 	}
-	closed, next := r.openPorts.close(seen.name, planned.Lead, again.now)
+	closed, next := r.openPorts.close(seen.name, planned.Lead, max(drainDelay, r.Settings.HandoverWait), again.now)
 	again.at(next)
 	for _, uid := range closed {
 		r.gateway.Close(uid)

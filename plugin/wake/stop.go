@@ -53,14 +53,15 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // Drain gives the sessions that are left after [Controller.Leave] the time to end, and still accepts others in the
-// first half of it if many slices were removed. The informers must go on meanwhile: held clients wait for their
-// clusters.
+// first half of it if the other nodes need longer or many slices were removed. The informers must go on meanwhile: held
+// clients wait for their clusters.
 func (c *Controller) Drain(ctx context.Context) {
 	ctx, cancel := context.WithDeadline(ctx, c.drainBy)
 	defer cancel()
 	ctx, cancel = context.WithTimeout(ctx, c.Settings.DrainTimeout)
 	defer cancel()
-	pause(ctx, min(time.Duration(c.removed)*removalLasts, c.Settings.DrainTimeout/2))
+	late := max(c.Settings.HandoverWait-drainDelay, 0) + time.Duration(c.removed)*removalLasts
+	pause(ctx, min(late, c.Settings.DrainTimeout/2))
 	if err := c.gateway.Drain(ctx); err != nil {
 		c.Logger.Warn("sessions were cut", "error", err.Error())
 	}
