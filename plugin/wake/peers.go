@@ -28,8 +28,8 @@ const (
 	// A replica is taken for dead after so many probes in a row without an answer, over so long.
 	deadAfter, silentFor = 3, 3 * time.Second
 	// mostDoublings is how often the wait is doubled for a replica that was taken for dead and answered later: it is slow,
-	// or the way to it is, and each time all that leads to it is removed and made again.
-	mostDoublings = 4
+	// or the way to it is, and each time all that leads to it is removed and made again. It may have died all the same.
+	mostDoublings = 2
 	// yieldFor is how much longer the one with the greater UID waits: when two live that do not reach each other, both
 	// would remove the other's slices at once, and nothing would lead anywhere until they are made again.
 	yieldFor = 2 * time.Second
@@ -105,11 +105,20 @@ func (p *peers) ProbePeers(ctx context.Context) {
 // probePeers probes each once, all at the same time, and keeps the results. It probes itself by the same way: a replica
 // that is slow to answer itself, or has had no answer from the API server, judges nobody.
 func (p *peers) probePeers(ctx context.Context, known map[types.UID]probes) error {
-	pods, err := p.pods(ctx)
+	pods, err := p.readReplicas(ctx)
 	if err != nil {
 		return err
 	}
 	maps.DeleteFunc(known, func(uid types.UID, _ probes) bool { return pods[uid] == nil })
+	if err := p.keepLeading(ctx, pods); err != nil {
+		return err
+	}
+	for uid, of := range known {
+		if pods[uid] == nil { // a silence begins with a probe, not with the last one of an hour ago
+			of.failed = 0
+			known[uid] = of
+		}
+	}
 	began := time.Now()
 	own := p.Settings.Replica.UID
 	answers := p.askAll(ctx, pods)
@@ -133,9 +142,8 @@ func (p *peers) probePeers(ctx context.Context, known map[types.UID]probes) erro
 	return nil
 }
 
-// pods are those of the replicas that slices lead to, and this one's.
-func (p *peers) pods(ctx context.Context) (replicas, error) {
-	pods, err := p.readReplicas(ctx)
+// keepLeading keeps the replicas that slices lead to, and this one.
+func (p *peers) keepLeading(ctx context.Context, pods replicas) (err error) {
 	maps.DeleteFunc(pods, func(uid types.UID, _ *corev1.Pod) bool {
 		if uid == p.Settings.Replica.UID {
 			return false
@@ -144,7 +152,7 @@ func (p *peers) pods(ctx context.Context) (replicas, error) {
 		err = errors.Join(err, failed)
 		return !leads
 	})
-	return pods, err
+	return err
 }
 
 // askAll asks the API server and the replicas, and returns how long those took that answered.

@@ -98,6 +98,7 @@ func TestProbePeers_silence(t *testing.T) {
 		w.wants("what leads to a replica that does not answer goes, though the kubelet's word on it still stands", toA)
 		w.wantsWritten("each slice once", "delete EndpointSlice", "delete EndpointSlice")
 
+		pass(t, probeEvery) // it leads nobody meanwhile
 		b.read()
 		pass(t, time.Minute)
 		a.read()
@@ -116,6 +117,38 @@ func TestProbePeers_silence(t *testing.T) {
 		pass(t, silentFor)
 		a.read()
 		w.wants("and is judged again", toA)
+	})
+}
+
+// One that leads nobody is not probed, so what it did not answer before says nothing of the time since.
+func TestProbePeers_aSilenceBeginsWithAProbe(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		a.read()
+		b.read()
+		a.probe()
+		pass(t, time.Minute)
+		w.silence("10.1.0.2")
+		pass(t, 2*probeEvery)
+		w.cluster(awake)
+		w.endpoint("orders-rw", true)
+		w.endpoint("orders-r", true)
+		a.read()
+		b.read()
+		w.wants("nothing leads anywhere", nowhere)
+		w.silence()
+		pass(t, time.Minute)
+		w.cluster(asleep)
+		w.endpoint("orders-rw", false)
+		w.endpoint("orders-r", false)
+		a.read()
+		b.read()
+		w.silence("10.1.0.2")
+		pass(t, 2*probeEvery)
+		if a.judged() {
+			t.Error("a moment's silence is enough")
+		}
 	})
 }
 
