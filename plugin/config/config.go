@@ -100,7 +100,7 @@ var settings = []setting{
 	{"wake-burst", "WAKE_BURST", "", "wakes that a replica begins at once, besides those for each address; empty: 500, or a twentieth of the clusters if that is more"},
 	{"wake-rate", "WAKE_RATE", "", "further wakes that it begins each second, at most 1000; empty: 1, or one for every 600 clusters if that is more"},
 	{"gateway-held", "GATEWAY_HELD", "", "clients that can wait at a replica at once; empty: 4096, or one for each cluster if that is more and there are file descriptors"},
-	{"handover-wait", "HANDOVER_WAIT", "2s", "how long other nodes are given to lead to the gateway before a cluster may sleep; at most 15s"},
+	{"handover-wait", "HANDOVER_WAIT", "2s", "how long other nodes are given to lead to the gateway before a cluster may sleep, and away from it after a wake; at most 10s"},
 	{"drain-timeout", "DRAIN_TIMEOUT", "20s", "how long clients that wait, and sessions through the gateway, are given when the plugin stops; at most 24h"},
 	{"pod-name", "POD_NAME", "", "name of the plugin's pod; without it the wake gateway is off"},
 	{"pod-namespace", "POD_NAMESPACE", "", "namespace of the plugin's pod"},

@@ -76,6 +76,7 @@ func TestParse(t *testing.T) {
 		{"the gateway's ports are not those of outgoing connections", pod(map[string]string{"GATEWAY_PORTS": "1024-65535"}), nil, []string{"GATEWAY_PORTS"}},
 		{"the gateway's ports are not the plugin's own", pod(map[string]string{"GATEWAY_PORTS": "9090-9090"}), nil, []string{"GATEWAY_PORTS"}},
 		{"clients are allowed by ranges", map[string]string{"GATEWAY_ALLOW": "10.0.0.0/8, everybody"}, nil, []string{"GATEWAY_ALLOW"}},
+		{"the other nodes are given ten seconds at most", map[string]string{"HANDOVER_WAIT": "10.1s"}, nil, []string{"HANDOVER_WAIT"}},
 		{"durations have bounds", map[string]string{"WAKE_TIMEOUT": "1h0m1s", "HANDOVER_WAIT": "-1s", "DRAIN_TIMEOUT": "20"}, nil, []string{"WAKE_TIMEOUT", "HANDOVER_WAIT", "DRAIN_TIMEOUT"}},
 		{"numbers are positive and bounded", map[string]string{"WAKE_SOURCE_BURST": "-1", "WAKE_BURST": "0", "WAKE_RATE": "1001", "GATEWAY_HELD": "many"}, nil, []string{"WAKE_SOURCE_BURST", "WAKE_BURST", "WAKE_RATE", "GATEWAY_HELD"}},
 		{"tools may be listed", pod(map[string]string{"WAKE_HIBERNATED_BY": "sablier, other"}), nil, nil},

@@ -22,7 +22,7 @@ import (
 // cluster, an announcement lasts half a minute, and Kubernetes kills a pod after its grace period.
 const (
 	shortestWake                               = 10 * time.Second
-	longestWake, longestHandover, longestDrain = plan.StandInFor, 15 * time.Second, 24 * time.Hour
+	longestWake, longestHandover, longestDrain = plan.StandInFor, 10 * time.Second, 24 * time.Hour
 )
 
 // gateway returns the checked settings of the wake gateway, or nil if no pod is named.

@@ -42,6 +42,7 @@ func TestModels_assumeWhatTheConstantsMakeTrue(t *testing.T) {
 		holdsWithin        = durationOf(t, "../../plugin/wake/waker", "holdsWithin")
 		leaseDuration      = durationOf(t, "../process", "leaseDuration")
 		renewInterval      = durationOf(t, "../process", "renewInterval")
+		longestHandover    = durationOf(t, "../../plugin/config", "longestHandover")
 		answerTimeout      = durationOf(t, "../process", "answerTimeout")
 	)
 	for _, row := range []struct {
@@ -55,6 +56,7 @@ func TestModels_assumeWhatTheConstantsMakeTrue(t *testing.T) {
 		{"plan.LiftedFenceTimeout >= doze.acceptingFor", liftedFenceTimeout >= acceptingFor},
 		{"plan.sidecarTimeout >= 25 s", sidecarTimeout >= obeysWithin},
 		{"heldDelay > waker.holdsWithin + 200 ms", heldDelay > holdsWithin+sentAgainAfter},
+		{"holdingTimeout >= config.longestHandover + 2 s", holdingTimeout >= longestHandover+2*time.Second},
 		{"readiness.leaseDuration >= readiness.renewInterval + 2 * readiness.answerTimeout", leaseDuration >= renewInterval+2*answerTimeout},
 	} {
 		if !strings.Contains(string(doc), row.constants) {

@@ -117,6 +117,7 @@
 //	  the instance manager has obeyed
 //	that a client that the gateway has passed on reaches            heldDelay > waker.holdsWithin + 200 ms (a segment sent again)
 //	  PostgreSQL after the last sample
+//	that the gateway never has the time to confirm a doze           holdingTimeout >= config.longestHandover + 2 s (the kubelet's probe)
 //	that the readiness port opens while a worker renews its lease   readiness.leaseDuration >= readiness.renewInterval + 2 * readiness.answerTimeout
 //
 // No constant bounds how long a watch lags. So these remain assumptions of the models:
