@@ -1,7 +1,7 @@
 // Package postgres watches one PostgreSQL instance from the sidecar: it samples the sessions, listens to the control
 // channel, and asks whether the server has begun to shut down.
 //
-// It must never get in the server's way. Its sessions are few, read-only and time-limited, and any of them can be
+// It must never get in the server's way. Its sessions are few and time-limited, write nothing, and any of them can be
 // closed at once from another goroutine: an open session delays a smart shutdown by up to 180 seconds.
 package postgres
 
@@ -71,10 +71,12 @@ func parameters(statementTimeout time.Duration) map[string]string {
 	return map[string]string{
 		"application_name": contract.ApplicationName,
 		// The objects that a statement refers to must not depend on settings of the database.
-		"search_path":                   "pg_catalog",
-		"default_transaction_read_only": "on",
-		"statement_timeout":             strconv.FormatInt(statementTimeout.Milliseconds(), 10),
-		"lock_timeout":                  "1s",
+		"search_path": "pg_catalog",
+		// pgx refuses the simple protocol without these two, which settings or the database's encoding may change.
+		"client_encoding":             "UTF8",
+		"standard_conforming_strings": "on",
+		"statement_timeout":           strconv.FormatInt(statementTimeout.Milliseconds(), 10),
+		"lock_timeout":                "1s",
 		// If the server ended an idle listener, its reconnect would count as activity, and the cluster would never
 		// sleep.
 		"idle_session_timeout": "0",

@@ -70,6 +70,44 @@ func inUse(t *testing.T, server *Server) bool {
 	return len(takeSample(t, server).Tally.InUse()) != 0
 }
 
+// Settings of a server or a database, which a user may have for other clients, keep nothing from the sidecar.
+func TestServer_isAskedUnderAnySettings(t *testing.T) {
+	t.Parallel()
+	postgrestest.From(t, 0, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		takeSample(t, server)
+		if _, err := server.Archiver(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if _, err := server.PasswordSet(t.Context(), "app"); err != nil {
+			t.Error(err)
+		}
+		terminator, err := server.Terminator(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer terminator.Close()
+		if _, err := terminator.Terminate(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+		if _, err := server.prepare(t.Context(), generous); err != nil {
+			t.Error(err)
+		}
+	}, "client_encoding=latin1", "standard_conforming_strings=off")
+}
+
+// A trigger that records logins, as PostgreSQL's documentation has one, writes in the session that logs in.
+func TestServer_logsInWhereLoginsAreRecorded(t *testing.T) {
+	t.Parallel()
+	postgrestest.From(t, 17, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		s.Execute(t, "create table logins (who text)",
+			"create function record() returns event_trigger security definer language plpgsql as 'begin insert into public.logins values (session_user); end'",
+			"create event trigger recorder on login execute function record()")
+		takeSample(t, server)
+	})
+}
+
 // Which sessions count, on a real server.
 func TestSampler_whoCounts(t *testing.T) {
 	t.Parallel()
