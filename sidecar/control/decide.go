@@ -88,9 +88,9 @@ func (l *Loop) parse(now time.Time) {
 func (l *Loop) step(ctx context.Context) {
 	before := l.status.Decision.Reason
 	l.parse(time.Now())
-	l.run(ctx, l.cluster.persistKeepAwake(l.status.View))
 	l.run(ctx, l.cluster.recheckBackups())
 	observation := l.sample(ctx)
+	l.run(ctx, l.cluster.persistKeepAwake(l.status.View)) // after the sample, which takes in what is requested meanwhile
 	l.decide(observation, time.Now())
 	if l.status.Decision.Action == idle.ActionAsk && (!l.machine.Phase().Attempting() || l.status.Policy.Observed) {
 		observation.Elsewhere = elsewhere(ask(ctx, l.parts.Siblings, l.status.View, l.parts.Pod, false), l.status.Rules(), time.Now(), l.parts.Logger)

@@ -99,6 +99,28 @@ func TestDrive_anAnswerToAnotherPatchReachesTheMachine(t *testing.T) {
 	})
 }
 
+// The next step may be a minute away, and the worker may have ended by then.
+func TestDrive_keepAwakeIsWrittenAfterTheSampleThatItArrivesIn(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		asked := false
+		w.with(func(w *world) {
+			w.inSample = func(w *world) {
+				if w.notify != nil && !asked { // the listener has connected
+					asked = true
+					w.notify(postgres.Notification{Kind: postgres.KindKeepAwake, For: time.Hour, At: time.Now()})
+				}
+			}
+		})
+		loop.Deliver(w.seen())
+		for heard := false; !heard; w.with(func(*world) { heard = asked }) {
+			wait(time.Second)
+		}
+		wait(2 * time.Second)
+		expect(t, w, "written", true, func(w *world) bool { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] != "" })
+	})
+}
+
 func TestDrive_keepAwakeHoldsForTheSampleThatItArrivesIn(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
