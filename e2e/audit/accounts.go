@@ -42,7 +42,6 @@ func Accounts(requests []Request, plugin, certificates []rbacv1.PolicyRule) []Ac
 func spared(rules []rbacv1.PolicyRule) map[Call]string {
 	calls := map[Call]string{
 		{"create", "discovery.k8s.io", "endpointslices", "restricted"}: "only OpenShift asks for it",
-		{"update", "", "services", "finalizers"}:                       "only the admission plugin OwnerReferencesPermissionEnforcement asks for it",
 		{"update", "discovery.k8s.io", "endpointslices", ""}:           "a slice is mended when its Service's port or the plugin's address changes, or somebody changed it",
 		{"patch", "", "events", ""}:                                    "an Event that is repeated is patched, and none need be",
 		{"update", rbac, "roles", ""}:                                  "a Role is mended when somebody changed it, or another version of the plugin wrote it",
