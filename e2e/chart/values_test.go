@@ -57,6 +57,14 @@ func TestValues_refused(t *testing.T) {
 		{"a range of ports", `gateway.ports="10000"`, `at '/gateway/ports'`},
 		{"an address", `gateway.allow=["10.0.0.1"]`, `at '/gateway/allow/0'`},
 		{"a duration", `gateway.wakeTimeout="5 minutes"`, `at '/gateway/wakeTimeout'`},
+		{"a wake of more than an hour", `gateway.wakeTimeout="2h"`, `at '/gateway/wakeTimeout'`},
+		{"more time for the other nodes than the plugin takes", `gateway.handoverWait="11s"`, `at '/gateway/handoverWait'`},
+		{"ports below those of everybody", `gateway.ports="100-200"`, `at '/gateway/ports'`},
+		{"a limit of megabytes with which no sidecar starts", `sidecar.resources.limits.memory="33M"`, `at '/sidecar/resources/limits/memory'`},
+		{"no CPU", `sidecar.resources.limits.cpu="0.0"`, `at '/sidecar/resources/limits/cpu'`},
+		{"less memory in a doze than the plugin takes", `doze.memoryRequest="1M"`, `at '/doze/memoryRequest'`},
+		{"policies for pods that there are not", "networkPolicy.enabled=true\noperatorSocket.enabled=true\noperatorSocket.serviceAccountName=cnpg-manager", `networkPolicy.enabled is true, but the plugin runs in the operator's pod`},
+		{"a ClusterIssuer without its name", `certificate={"provider":"cert-manager","issuerKind":"ClusterIssuer"}`, `certificate.issuerName is empty: name the ClusterIssuer`},
 		{"a rate", `gateway.wakeRate=1001`, `at '/gateway/wakeRate'`},
 		{"a quantity", `sidecar.resources.limits.memory="64MB"`, `at '/sidecar/resources/limits/memory'`},
 		{"thousandths of a byte", `sidecar.resources.limits.memory="64m"`, `at '/sidecar/resources/limits/memory'`},
@@ -74,7 +82,7 @@ func TestValues_refused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = Render(t.Context(), loaded, "cnpg-system", set(t, row.value))
+			_, err = Render(t.Context(), loaded, "cnpg-system", set(t, strings.Split(row.value, "\n")...))
 			if err == nil || !strings.Contains(err.Error(), row.want) {
 				t.Errorf("%s gives %v, want %q", row.value, err, row.want)
 			}

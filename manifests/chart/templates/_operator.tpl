@@ -11,7 +11,9 @@
 {{- range $plugin.env -}}
 {{- if not (has .name $named) }}{{ $settings = append $settings . }}{{ end -}}
 {{- end -}}
+{{- with .Values.additionalEnv }}{{ $settings = concat $settings (tpl (toYaml .) $ | fromYamlArray) }}{{ end -}}
 {{- $_ := set $plugin "env" $settings -}}
+{{- $_ := set $plugin "args" (concat $plugin.args .Values.additionalArgs) -}}
 {{- if .Values.openshift -}}
 {{- $_ := set $plugin "securityContext" (omit $plugin.securityContext "runAsUser" "runAsGroup") -}}
 {{- end -}}

@@ -25,6 +25,7 @@
   "GATEWAY_HELD" (int .Values.gateway.held)
   "HANDOVER_WAIT" .Values.gateway.handoverWait
   "WAKE_ENDPOINT_ADDRESS" (ternary ":8443" "" .Values.wakeEndpoint.enabled)
+  "GOMEMLIMIT" .Values.goMemoryLimit
   "DRAIN_TIMEOUT" (printf "%ds" (int .Values.gateway.drainSeconds))
   "CUSTOM_CNPG_GROUP" (ternary "" .Values.rbac.cnpgGroup (eq .Values.rbac.cnpgGroup "postgresql.cnpg.io"))
 }}
