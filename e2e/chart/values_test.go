@@ -148,6 +148,23 @@ func agree(t *testing.T, path string, values map[string]any, schema object) {
 }
 
 // Every value of the container reaches it.
+// In the operator's pod the plugin gets by the patch what it gets by the chart's Deployment otherwise.
+func TestValues_reachThePluginInTheOperatorsPod(t *testing.T) {
+	t.Parallel()
+	patch := notes(t, set(t, `operatorSocket.enabled=true`, `operatorSocket.serviceAccountName="cnpg-manager"`, `goMemoryLimit="150MiB"`,
+		`additionalArgs=["--log-level=debug"]`, `additionalEnv=[{"name":"RELEASE","value":"{{ .Release.Name }}"}]`))
+	for _, want := range []string{
+		"- name: GOMEMLIMIT\n          value: 150MiB\n", "- name: RELEASE\n          value: scale-to-zero\n", "- plugin\n        - --log-level=debug\n",
+	} {
+		if !strings.Contains(patch, want) {
+			t.Errorf("the patch has no %q:\n%s", want, patch)
+		}
+	}
+	if strings.Contains(patch, "400MiB") {
+		t.Errorf("the patch has two limits of Go's memory:\n%s", patch)
+	}
+}
+
 func TestValues_reachThePlugin(t *testing.T) {
 	t.Parallel()
 	got := rendered(t, "cnpg-system", set(t,

@@ -59,6 +59,22 @@ func TestAlertmanager_holdsBackWhatASleepExplains(t *testing.T) {
 	}
 }
 
+// Where k8s_cluster is a label of the series, the expression of CloudNativePG's alert loses it.
+func TestAlertmanager_holdsBackWhatHasLostItsCluster(t *testing.T) {
+	t.Parallel()
+	program := os.Getenv("ALERTMANAGER")
+	if program == "" {
+		t.Skip("ALERTMANAGER is not set: it is the path that `go -C e2e run ./cmd/cluster alertmanager` prints")
+	}
+	firing := firingAt(t, "a cluster sleeps, and another is awake and dead", "20m")
+	for _, labels := range firing {
+		if labels["alertname"] == "ScaleToZeroAsleep" {
+			labels["k8s_cluster"] = "eu"
+		}
+	}
+	tells(t, program, firing, []string{"CNPGClusterOffline red"})
+}
+
 // firingAt are the labels of the alerts that a test for promtool expects at a time.
 func firingAt(t *testing.T, name, at string) []map[string]string {
 	t.Helper()
