@@ -40,6 +40,7 @@ const (
 // stuck. The only clients refused are those whose replica died abruptly, and, by PostgreSQL itself, those that a node routed to
 // it for longer than it waits before its shutdown.
 func TestReplicasKilledUnderLoad(t *testing.T) {
+	whole(t)
 	if !soaking {
 		t.Skip("how many of many clients are refused is a statistic: make soak")
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -136,34 +137,42 @@ func TestOnlyUseCounts(t *testing.T) {
 		s.usedSince(c, asked.Add(threshold)) // what a standby has seen counts as the primary's use
 		before, after := session.Close()
 
-		probing := make(chan error, 1)
+		probing := make(chan string, 1)
 		go func() {
-			_, err := kube.Client(s.ctx, s.namespace, `end=$((SECONDS+60))
+			probes, _ := kube.Client(s.ctx, s.namespace, `end=$((SECONDS+60)) probes=0
 while [ $SECONDS -lt $end ]; do
 	exec 3<>/dev/tcp/probed-rw/5432
-	printf '\x00\x00\x00\x08\x04\xd2\x16\x2f' >&3; read -r -t 1 -N 1 <&3
+	printf '\x00\x00\x00\x08\x04\xd2\x16\x2f' >&3; read -r -t 1 -N 1 <&3 && : $((probes++))
 	: </dev/tcp/probed-rw/5432
 	sleep 2
-done 2>/dev/null`)
-			probing <- err
+done 2>/dev/null
+echo $probes`)
+			probing <- probes
 		}()
 		s.asleepOnTime(c, before, after, threshold)
-		<-probing
-		stop()
+		if probes, err := strconv.Atoi(strings.TrimSpace(<-probing)); err != nil || probes == 0 {
+			t.Errorf("%d connections reached the Service: %v", probes, err)
+		}
+		if scraped := stop(); scraped == 0 {
+			t.Error("no exporter was scraped")
+		}
 	}
 }
 
-// scrape scrapes the operator's exporters like Prometheus until stopped.
-func (s *story) scrape(c *cnpgv1.Cluster) (stop func()) {
+// scrape scrapes the operator's exporters like Prometheus until stopped, which returns how often one has answered.
+func (s *story) scrape(c *cnpgv1.Cluster) (stop func() (scraped int)) {
 	s.Helper()
-	ctx, stop := context.WithCancel(s.ctx)
-	instances := s.instances(c)
+	ctx, cancel := context.WithCancel(s.ctx)
+	instances, scraped, ended := s.instances(c), 0, make(chan struct{})
 	go func() {
+		defer close(ended)
 		ticker := time.NewTicker(5 * time.Second)
 		defer ticker.Stop()
 		for {
 			for _, pod := range instances {
-				_, _ = kube.Page(ctx, s.namespace, pod.Name, "9187", "metrics") // the pods fall asleep meanwhile
+				if _, err := kube.Page(ctx, s.namespace, pod.Name, "9187", "metrics"); err == nil { // the pods fall asleep meanwhile
+					scraped++
+				}
 			}
 			select {
 			case <-ctx.Done():
@@ -172,7 +181,11 @@ func (s *story) scrape(c *cnpgv1.Cluster) (stop func()) {
 			}
 		}
 	}()
-	return stop
+	return func() int {
+		cancel()
+		<-ended
+		return scraped
+	}
 }
 
 // With queries, a pool's idle connections neither keep the cluster awake nor delay its shutdown. With ignore, the named
@@ -284,16 +297,19 @@ func TestControlChannel(t *testing.T) {
 	after := time.Now()
 	s.asleepOnTime(c, before, after, threshold)
 
-	s.annotate(c, scenario.InactivityMinutes, never) // it must be up for five minutes before it sleeps on request
-	s.wake(c)
-	s.listens(c)
-	call("notify scale_to_zero, 'go to sleep'")
-	s.awaitMetric(c.Status.CurrentPrimary, `notifications_total{cluster="`+c.Name+`",kind="malformed"} 1`)
-	s.awaitReport(c, c.Status.CurrentPrimary, "idle", func(r report) bool { return r.Reason == "waiting" })
-	call("select scale_to_zero.hibernate()")
-	s.awaitReport(c, c.Status.CurrentPrimary, "that it has not been up for long enough", func(r report) bool { return r.Reason == "minimum_uptime" })
-	s.annotate(c, scenario.InactivityMinutes, "0.75") // now it must be up for as long
-	s.fallsAsleep(c, "asleep on request")
+	s.until(func() bool {
+		s.annotate(c, scenario.InactivityMinutes, never) // it must be up for five minutes before it sleeps on request
+		s.wake(c)
+		s.listens(c)
+		call("notify scale_to_zero, 'go to sleep'")
+		s.awaitMetric(c.Status.CurrentPrimary, `notifications_total{cluster="`+c.Name+`",kind="malformed"} 1`)
+		s.awaitReport(c, c.Status.CurrentPrimary, "idle", func(r report) bool { return r.Reason == "waiting" })
+		call("select scale_to_zero.hibernate()")
+		s.awaitReport(c, c.Status.CurrentPrimary, "that it has not been up for long enough", func(r report) bool { return r.Reason == "minimum_uptime" })
+		s.annotate(c, scenario.InactivityMinutes, "0.75") // now it must be up for as long
+		s.fallsAsleep(c, "asleep on request")
+		return strings.HasSuffix(c.Annotations[scenario.AsleepReason], ", on request")
+	}, "it slept before the threshold had passed too")
 }
 
 // The client that wakes the cluster asks before the sidecar listens, or just after: its request is refused or has an effect.

@@ -123,6 +123,9 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 		blocks = append(blocks, block)
 	}
+	if rows := strings.Count(string(page), "| `TestDocumentedCommands` |"); len(blocks) == 0 || len(blocks) != rows {
+		t.Fatalf("%s has %d rows, of which %d can be read", list, rows, len(blocks))
+	}
 	slices.SortStableFunc(blocks, func(a, b string) int { return strings.Count(a, " annotate ") - strings.Count(b, " annotate ") })
 	s := begin(t)
 	r, program := s.reads(), s.command()

@@ -34,9 +34,9 @@ func TestDoze_aPoolerLeadsToIt(t *testing.T) {
 		t.Errorf("a pooler without clients ended the doze at %s", at.Format(time.TimeOnly))
 	}
 	start := time.Now()
-	answer, tries, err := s.askPooler(c)
+	answer, tries, err := s.askPooler(c, "pooler")
 	t.Logf("%q after %.2fs, at try %d", answer, time.Since(start).Seconds(), tries)
-	if err != nil || answer != "answered" {
+	if err != nil || answer != "false" {
 		t.Errorf("%q (%v)", answer, err)
 	}
 	s.awakeAgain(c)
@@ -95,7 +95,7 @@ func TestDoze_itsInstanceReachesItself(t *testing.T) {
 	defer s.asSuperuser(c, "app", "drop extension dblink")
 	s.dozes(c)
 	s.annotate(c, scenario.DozeMinutes, dozesLater)
-	settings := fmt.Sprintf("host=%s-rw user=app dbname=app password=%s sslmode=require connect_timeout=10", c.Name, s.password(c))
+	settings := fmt.Sprintf("host=%s-rw user=app dbname=app password=%s sslmode=require "+fromAfar, c.Name, s.password(c))
 	_, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, `do $$
 begin
 	for i in 1..10 loop

@@ -37,7 +37,7 @@ var withoutData = map[string]string{
 }
 
 // A real Prometheus with the shipped rules and monitors sees a cluster sleep and wake: every dashboard query has data, every
-// series in an alert exists, every rule is evaluated, and none fires for normal operation. A real Alertmanager inhibits the
+// series in an alert exists, and every rule is evaluated. A real Alertmanager inhibits the
 // alert of CloudNativePG's cluster chart for a cluster without instances while it sleeps.
 func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	t.Parallel()
@@ -228,7 +228,7 @@ func (r run) dashboard(shipped monitoring.Shipped, c *cnpgv1.Cluster) {
 	r.Logf("%d queries of the dashboard", len(queries))
 }
 
-// rules checks that every rule is evaluated, that each of its series exists, and that none fires in the namespace.
+// rules checks that every rule is evaluated, and that each of its series exists.
 func (r run) rules(shipped monitoring.Shipped) {
 	r.Helper()
 	selectors := map[string]string{}
@@ -269,9 +269,6 @@ func (r run) rules(shipped monitoring.Shipped) {
 	const chart = 2 // rules of the cluster chart
 	if want := len(shipped.Alerts()) + len(shipped.Records()) + chart; count != want {
 		r.Errorf("Prometheus has %d rules, want %d", count, want)
-	}
-	if firing := `ALERTS{alertstate="firing", namespace="` + r.namespace + `", alertname!~"ScaleToZeroAsleep|CNPGClusterOffline"}`; r.has("ALERTS", firing) {
-		r.Error("an alert fires for what went well")
 	}
 	r.Logf("%d rules, %d selectors", count, len(selectors))
 }

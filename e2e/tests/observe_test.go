@@ -30,6 +30,10 @@ func TestObserve(t *testing.T) {
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
 	annotations := maps.Clone(c.Annotations)
 
+	instance := s.instances(c)[0]
+	if len(processesOf(instance, "worker")) == 0 {
+		s.unseen()
+	}
 	visit := func() (before, after time.Time) {
 		session := s.open(c, "rw")
 		before = time.Now()
@@ -48,7 +52,7 @@ func TestObserve(t *testing.T) {
 		if seen.Reason != "observed" || seen.WhatIf.Own.Count <= round {
 			t.Errorf("the sidecar reports %+v", seen)
 		}
-		for _, worker := range processesOf(s.instances(c)[0], "worker") {
+		for _, worker := range processesOf(instance, "worker") {
 			s.must(syscall.Kill(worker, syscall.SIGKILL))
 		}
 		s.awaitReport(c, c.Status.CurrentPrimary, "the earlier sleeps",

@@ -28,6 +28,7 @@ var unsampled = []struct{ reason, pattern string }{
 // Every sample of CloudNativePG's documentation with a Cluster, but those that need what is not here, falls asleep, and a client wakes it. The
 // image is the tests' own, as is the class of the volumes, and PodMonitors are not made.
 func TestSamplesSleepAndWake(t *testing.T) {
+	whole(t)
 	if !soaking {
 		t.Skip("these are some sixty instances: make soak")
 	}

@@ -25,8 +25,7 @@ const (
 )
 
 // When the sidecar puts the cluster to sleep, PostgreSQL keeps serving until the nodes have rerouted the Services. At any other
-// end of its pod the hook does not wait, because nobody asked for it, and the sidecar never delays the shutdown. How soon the
-// kubelet handles a pod that it has just started is another matter, measured by `make bench`.
+// end of its pod nothing asks the hook to wait, and the sidecar does not hang. How long a shutdown takes is measured by `make bench`.
 func TestShutdowns(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

@@ -29,7 +29,8 @@ func statistic(t *testing.T, test func(s *story, c *cnpgv1.Cluster, random *rand
 			t.Parallel()
 			s := begin(t)
 			c := s.borrow(instances, awake)
-			defer s.scrape(c)()
+			stop := s.scrape(c)
+			defer stop()
 			test(s, c, moments)
 		})
 	}

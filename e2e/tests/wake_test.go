@@ -155,12 +155,9 @@ func (s *story) client() *corev1.Pod {
 // tellsWho checks that the Cluster and an Event name the address of the client that woke it.
 func (s *story) tellsWho(c *cnpgv1.Cluster, by, settings string) {
 	s.Helper()
-	message, err := kube.AwaitEvent(s.ctx, c, "Woken", toSettle)
+	told, err := kube.AwaitEventSaying(s.ctx, c, "Woken", by, toSettle)
 	s.must(err)
-	s.Logf("%s", message)
-	if !strings.Contains(message, by) {
-		s.Errorf("the Event does not name the client %s: %s", by, message)
-	}
+	s.Logf("%s", told.Message)
 	var woken struct{ By, User string }
 	if err := json.Unmarshal([]byte(c.Annotations[scenario.LastWake]), &woken); err != nil || woken.By != by {
 		s.Errorf("%s is %q (%v)", scenario.LastWake, c.Annotations[scenario.LastWake], err)
