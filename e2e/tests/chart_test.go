@@ -74,6 +74,7 @@ func TestHelmChart(t *testing.T) {
 	for _, c := range []*cnpgv1.Cluster{used, asleep} {
 		s.list(c)
 	}
+	returnLent(s.ctx)
 	s.awaitUnused()
 	began = time.Now()
 	s.must(helm.uninstall(true))

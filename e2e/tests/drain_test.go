@@ -24,10 +24,17 @@ const (
 // waits DRAIN_TIMEOUT for its sessions.
 func TestRollout_cutsNoSession(t *testing.T) {
 	whole(t)
-	const clients = 4
 	s := disturbing(t)
 	c := s.borrow(1, awake)
 	d := s.turn(c)
+	s.until(func() bool { return d.usesAPoolThroughEndingReplicas(c) }, "a session was used while its replica waited")
+}
+
+// usesAPoolThroughEndingReplicas opens a pool while the cluster wakes, replaces the plugin, and checks that the sessions can be used while
+// their replicas wait for them. It reports whether any was.
+func (s *disturber) usesAPoolThroughEndingReplicas(c *cnpgv1.Cluster) bool {
+	s.Helper()
+	const clients = 4
 	s.sleeps(c)
 
 	pool := make([]*scenario.Session, clients)
@@ -53,9 +60,9 @@ func TestRollout_cutsNoSession(t *testing.T) {
 		led += len(through[i])
 	}
 	if led == 0 {
-		t.Fatal("no session passes through the gateway")
+		s.Fatal("no session passes through the gateway")
 	}
-	d.replacePlugin()
+	s.replacePlugin()
 	var using errgroup.Group
 	var used atomic.Int32 // replicas whose sessions were used for long enough after they were told to stop
 	for i := range gateways {
@@ -68,7 +75,7 @@ func TestRollout_cutsNoSession(t *testing.T) {
 				for _, session := range through[i] {
 					err := session.Run("select pg_sleep(0.2)")
 					if err != nil && time.Since(stopped) > drainTimeout {
-						t.Logf("the sessions through %s were cut %.1fs after it was told to stop", gateways[i].Name, time.Since(stopped).Seconds())
+						s.Logf("the sessions through %s were cut %.1fs after it was told to stop", gateways[i].Name, time.Since(stopped).Seconds())
 						return nil // the machine stood still meanwhile, and the replica has waited; this shows nothing
 					}
 					if err != nil {
@@ -82,19 +89,16 @@ func TestRollout_cutsNoSession(t *testing.T) {
 			if len(through[i]) != 0 {
 				used.Add(1)
 			}
-			t.Logf("%d sessions were used through %s until %.1fs after it was told to stop", len(through[i]), gateways[i].Name, time.Since(stopped).Seconds())
+			s.Logf("%d sessions were used through %s until %.1fs after it was told to stop", len(through[i]), gateways[i].Name, time.Since(stopped).Seconds())
 			for _, session := range through[i] { // the replica waits for it
 				session.Close()
 			}
 			return nil
 		})
 	}
-	if err := using.Wait(); err != nil {
-		t.Error(err)
-	} else if used.Load() == 0 {
-		t.Error("the machine was too slow: no session was used while its replica waited")
-	}
+	s.must(using.Wait())
 	s.rolledOut()
+	return used.Load() != 0
 }
 
 // poolThrough returns the numbers of the pool's sessions that come from the address.

@@ -181,4 +181,5 @@ func returnLent(ctx context.Context) {
 			_ = deleteNamespace(ctx, c.Namespace)
 		}
 	}
+	clear(lent.free)
 }
