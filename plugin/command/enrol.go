@@ -153,8 +153,11 @@ func (a *access) enrolAll(
 		for atATime > 0 && len(restarting) >= atATime {
 			say("Waiting until %s has been restarted: %d of %d clusters are done.", restarting[0], i-len(restarting), len(keys))
 			if err := a.awaitRestart(ctx, e, restarting[0], timeout); err != nil {
-				if ctx.Err() != nil { // which is all that would be said if it were wrapped
+				switch {
+				case ctx.Err() != nil: // which is all that would be said if it were wrapped
 					err = errInterrupted
+				case len(problems) == 0 && errors.Is(errTooLong, err): // and no more than that
+					err = notReached("%v", err)
 				}
 				err = fmt.Errorf("wait for the restart of the Cluster %q in the namespace %q: %w (%d of %d clusters are left as they are)",
 					restarting[0].Name, restarting[0].Namespace, err, len(keys)-i, len(keys))
