@@ -147,6 +147,9 @@ func (m *Monitor) watch(ctx context.Context) {
 	others, err := m.sockets.start(ctx)
 	m.sockets.noteSupport(err)
 	if err != nil {
+		if !m.sockets.polling && !m.sockets.unsupported {
+			m.sockets.logger.Warn("cannot watch the sockets that end; the next sample retries it", "error", err.Error())
+		}
 		m.sessions.gap, m.sockets.polling = m.sessions.gap || !m.sockets.polling, true
 		return
 	}

@@ -2,8 +2,10 @@ package monitor
 
 import (
 	"errors"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,16 +89,22 @@ func TestSocketWatcher_isBegunAgain(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			watched(t, func(t *testing.T, i *instance, m *Monitor) {
+				var log strings.Builder
+				m.sockets.logger = slog.New(slog.NewTextHandler(&log, nil))
 				_, _ = m.Sample(t.Context())
 				i.report(errFake)
 				handleAll(m)
 				if m.Status().Reported {
 					t.Error("socket events are received after a failure")
 				}
+				log.Reset()
 				i.openErr, i.proofErr = row.openErr, row.proofErr
 				seen, _ := m.Sample(t.Context())
 				if seen.Reported || m.Status().Unsupported != (row.openErr != nil || errors.Is(row.proofErr, unsupported)) {
 					t.Errorf("reported %t, unsupported %t", seen.Reported, m.Status().Unsupported)
+				}
+				if lines := strings.Count(log.String(), "level=WARN"); lines != 1 {
+					t.Errorf("the failure is logged %d times: %s", lines, log.String())
 				}
 				i.openErr, i.proofErr = nil, nil
 				time.Sleep(row.wait)
