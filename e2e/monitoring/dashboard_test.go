@@ -61,7 +61,7 @@ func TestDashboard_holds(t *testing.T) {
 		{"a row that is closed", `"collapsed": false`, `"collapsed": true`},
 		{"a panel without a unit", `"unit": "none"`, `"unit": ""`},
 		{"a number of what is not known", `"noValue": "unknown"`, `"noValue": "0"`},
-		{"a curve without a name", `"legendFormat": "{{state}}"`, `"legendFormat": ""`},
+		{"a curve without a name", `"legendFormat": "{{threshold}}"`, `"legendFormat": ""`},
 		{"a curve that does not begin at zero", `"min": 0`, `"min": 1`},
 		{"a number of a range of time", "\"instant\": true,\n          \"range\": false", "\"instant\": false,\n          \"range\": true"},
 		{"a table whose column is not the one that is named", `"Value": "wakes"`, `"Value": "woken"`},

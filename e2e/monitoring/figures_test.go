@@ -80,6 +80,7 @@ func TestClusterState_isOneWhileReplicasDisagree(t *testing.T) {
 	t.Parallel()
 	series := map[string]string{}
 	for pod, in := range map[string]string{"p1": "awake", "p2": "asleep"} {
+		series[`cnpg_scale_to_zero_injections_total{namespace="cnpg-system", pod="`+pod+`"}`] = "0x10"
 		for _, state := range []string{"disabled", "awake", "hibernating", "dozing", "asleep", "observed"} {
 			value := "0x10"
 			if state == in {
@@ -92,5 +93,47 @@ func TestClusterState_isOneWhileReplicasDisagree(t *testing.T) {
 		"State": `[{labels: '{namespace="shop", cluster="blue"}', value: 5}]`, "Asleep": "[{value: 1}]", "Dozing": "[{value: 0}]", "Awake": "[{value: 0}]",
 	} {
 		evaluated(t, "1m", series, asked(t, panel), "5m", samples)
+	}
+}
+
+func TestDashboard_saysWhatItKnows(t *testing.T) {
+	t.Parallel()
+	const cluster = `namespace="shop", cluster="blue"`
+	blocked := func(pod, reason string) string {
+		return `cnpg_scale_to_zero_blocked{` + cluster + `, pod="` + pod + `", reason="` + reason + `"}`
+	}
+	for rule, row := range map[string]struct {
+		series          map[string]string
+		panel, expected string
+	}{
+		"nothing while the plugin is down": {nil, "Asleep", "[]"},
+		"what a cluster has saved that requests memory only": {map[string]string{
+			`cnpg_scale_to_zero_saved_memory_byte_seconds_total{` + cluster + `}`:   fmt.Sprintf("0+%dx1440", 60<<30),
+			`cnpg_scale_to_zero_sidecar_cpu_seconds_total{` + cluster + `}`:         "0x1440",
+			`cnpg_scale_to_zero_sidecar_memory_byte_seconds_total{` + cluster + `}`: "0x1440",
+		}, "Saved money", "[{value: 1}]"},
+		"for which part of the time a primary was kept awake, not a short-lived pod or a standby": {map[string]string{
+			blocked("blue-1", "active"):      "1x720 0x720",
+			blocked("blue-1", "lock_held"):   "0x1440",
+			blocked("blue-1", "not_primary"): "0x1440",
+			blocked("blue-2", "active"):      "_x600 1x600 stale",
+			blocked("blue-2", "not_primary"): "_x600 1x600 stale",
+			blocked("blue-3", "active"):      "_x600 0x143 stale",
+			blocked("blue-3", "lock_held"):   "_x600 1x143 stale",
+			blocked("blue-3", "not_primary"): "_x600 0x143 stale",
+		}, "Never asleep, and why", `[{labels: '{namespace="shop", cluster="blue", reason="active"}', value: 5}, {labels: '{namespace="shop", cluster="blue", reason="lock_held"}', value: 1}]`},
+		"not since when an instance is idle of which another is unknown": {map[string]string{
+			`cnpg_scale_to_zero_idle_since_timestamp_seconds{` + cluster + `, pod="blue-1"}`: "0x1440",
+			blocked("blue-2", "unknown"): "1x1440",
+		}, "Idle for", "[]"},
+		"no newest sample where a doze needs none": {map[string]string{
+			`cnpg_scale_to_zero_last_sample_timestamp_seconds{` + cluster + `, pod="blue-1"}`: "0x1440",
+			blocked("blue-1", "dozing"): "1x1440",
+		}, "Since the newest sample", "[]"},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			evaluated(t, "1m", row.series, "round(10 * ("+asked(t, row.panel)+"))", "1d", row.expected)
+		})
 	}
 }
