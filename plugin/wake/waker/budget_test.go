@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -438,6 +439,31 @@ func TestResolve_wakesNothingAgainForNobody(t *testing.T) {
 		}
 		if len(w.waker.searches.Keys()) != 0 {
 			t.Error("a search is left")
+		}
+	})
+}
+
+// An application connects again and again, as clients do that give up after ten seconds.
+func TestResolve_timesOutWhileClientsKeepComing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const limit, tries = 5 * time.Minute, 240
+		w := newWorld(t, limit, func(*cnpgv1.Cluster) {})
+		w.waker.Probe = func(context.Context, netip.AddrPort) bool { return false }
+		go w.operate()
+		began := time.Now()
+		for range tries {
+			impatient, leave := context.WithTimeout(t.Context(), 10*time.Second)
+			if _, err := w.waker.Resolve(impatient, service("-rw"), by); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v", err)
+			}
+			leave()
+			time.Sleep(5 * time.Second)
+		}
+		lasted := time.Since(began)
+		time.Sleep(time.Hour)
+		if _, results, _, _ := w.seen(); len(results) != int(lasted/limit) || slices.ContainsFunc(results, func(r Result) bool { return r != ResultTimeout }) {
+			t.Errorf("in %s the results are %v", lasted, results)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -44,6 +45,7 @@ type wake struct {
 	waited         []corev1.Container    // what the pod's PostgreSQL may have waited for
 	delay          string                // its cause that was last reported
 	explained      time.Time             // when that was last looked for
+	late           time.Time             // when it last timed out, while other clients still waited
 	signalled      map[netip.Addr]string // by address, the hibernation during which it was signalled
 
 	probed chan probed    // the probe that ends the wait, of those of the current step
@@ -53,9 +55,13 @@ type wake struct {
 // find repeats reading the state and acting on it until an instance accepts sessions or no client waits any more.
 func (w *wake) find(ctx context.Context) (netip.AddrPort, error) {
 	for {
-		left := w.searches.left(w.service.UID, time.Now())
+		now := time.Now()
+		left := w.searches.left(w.service.UID, now)
 		if left <= 0 {
 			return netip.AddrPort{}, gateway.ErrTimeout
+		}
+		if now.Sub(cmp.Or(w.late, w.phases.began)) >= w.Limit { // clients that came later still wait
+			w.reportLate()
 		}
 		changed := w.Notifier.Listen(clusterOf(w.service))
 		seen, err := w.read(ctx, w.service)
@@ -262,19 +268,32 @@ func (w *wake) pause(ctx context.Context, wait time.Duration, changed <-chan str
 	return nil
 }
 
+// log returns a logger with the Service and the client.
+func (w *wake) log() *slog.Logger {
+	return w.Logger.With("namespace", w.service.Namespace, "cluster", w.service.Cluster, "service", w.service.Name,
+		"peer", w.client.Peer, "user", w.client.User, "database", w.client.Database)
+}
+
+// reportLate writes an Event and counts a wake that has timed out, once for each Limit while clients keep coming.
+func (w *wake) reportLate() {
+	took := time.Since(w.phases.began)
+	w.late = time.Now()
+	w.Observer.Woke(clusterOf(w.service), contract.CauseConnection, w.depth, ResultTimeout, took)
+	w.log().Warn("the cluster did not wake in time", "took", took.String())
+	w.warn("WakeTimedOut", strings.TrimSuffix(fmt.Sprintf(
+		"Nothing behind Service %s accepted sessions within %s; the next connection tries again: %s",
+		w.service.Name, rounded(took), w.delay), ": "))
+}
+
 // report writes an Event and counts the wake. A wake that another search carried out is reported by that one.
 func (w *wake) report(err error) {
 	took := time.Since(w.phases.began)
-	cluster := clusterOf(w.service)
-	logger := w.Logger.With("namespace", w.service.Namespace, "cluster", w.service.Cluster, "service", w.service.Name,
-		"peer", w.client.Peer, "user", w.client.User, "database", w.client.Database)
+	cluster, logger := clusterOf(w.service), w.log()
 	switch {
 	case errors.Is(err, gateway.ErrTimeout), w.woke && errors.Is(err, errNobodyWaits):
-		w.Observer.Woke(cluster, contract.CauseConnection, w.depth, ResultTimeout, took)
-		logger.Warn("the cluster did not wake in time", "took", took.String())
-		w.warn("WakeTimedOut", strings.TrimSuffix(fmt.Sprintf(
-			"Nothing behind Service %s accepted sessions within %s; the next connection tries again: %s",
-			w.service.Name, rounded(took), w.delay), ": "))
+		if w.late.IsZero() || time.Since(w.late) >= w.Limit {
+			w.reportLate()
+		}
 	case errors.Is(err, gateway.ErrAsleepByHand):
 		w.Observer.Woke(cluster, contract.CauseConnection, w.depth, ResultByHand, took)
 		logger.Info("the cluster is not woken: connections do not wake it")
