@@ -26,28 +26,30 @@ const (
 type secrets struct {
 	cluster types.UID
 	applied string
-	// asleep reports whether the cluster sleeps, dozing whether that is a doze, changed whether its versions have changed
-	// since, and pending whether it was woken from hibernation with other versions than applied. One that ends a doze is
-	// not waited for: its instance manager sets passwords only after 20 s (1.30: RequestAndWaitFencingOff in
+	// asleep reports whether the cluster sleeps, dozing whether that is a doze, and changed whether its versions have
+	// changed since.
+	asleep, dozing, changed bool
+	// pending is when it was woken from hibernation with other versions than applied; zero once they are set. One that ends
+	// a doze is not waited for: its instance manager sets passwords only after 20 s (1.30: RequestAndWaitFencingOff in
 	// pkg/management/postgres/instance.go).
-	asleep, dozing, changed, pending bool
+	pending time.Time
 }
 
 // noteSecrets adds a state of a Cluster.
-func (s *Stopping) noteSecrets(cluster *cnpgv1.Cluster, view plan.Cluster) {
+func (s *Stopping) noteSecrets(cluster *cnpgv1.Cluster, view plan.Cluster, now time.Time) {
 	name, versions := client.ObjectKeyFromObject(cluster), &cluster.Status.SecretsResourceVersion
-	now := fmt.Sprint(versions.ApplicationSecretVersion, " ", versions.SuperuserSecretVersion, " ", versions.ManagedRoleSecretVersions)
+	current := fmt.Sprint(versions.ApplicationSecretVersion, " ", versions.SuperuserSecretVersion, " ", versions.ManagedRoleSecretVersions)
 	s.secrets.Change(name, func(known *secrets) bool {
 		switch {
 		case view.Sleeps():
-			if known.pending && !known.asleep { // nobody has waited, and they have been applied by now
-				known.applied = now
+			if !known.pending.IsZero() { // nobody has waited, and they have been applied by now
+				known.applied, known.pending = current, time.Time{}
 			}
-			known.asleep, known.dozing, known.changed = true, view.Dozing, known.applied != "" && known.applied != now
-		case known.cluster == cluster.UID && (known.asleep || known.pending):
-			known.asleep, known.changed, known.pending = false, false, known.pending || known.applied != now && !known.dozing
-		default:
-			*known = secrets{applied: now}
+			known.asleep, known.dozing, known.changed = true, view.Dozing, known.applied != "" && known.applied != current
+		case known.cluster == cluster.UID && known.asleep && known.applied != current && !known.dozing:
+			known.asleep, known.changed, known.pending = false, false, now
+		case known.cluster != cluster.UID || known.pending.IsZero():
+			*known = secrets{applied: current}
 		}
 		known.cluster = cluster.UID
 		return true
@@ -64,13 +66,17 @@ func (s *Stopping) SecretsChanged(cluster types.NamespacedName) bool {
 // sessions.
 func (w *wake) passwordsPending(ctx context.Context, seen *snapshot, now time.Time) bool {
 	name := clusterOf(w.service)
-	if !w.Stopping.secrets.Get(name).pending {
+	woken := w.Stopping.secrets.Get(name).pending
+	if woken.IsZero() {
 		return false
 	}
 	if w.accepted.IsZero() {
 		w.accepted = now
 	}
-	if now.Sub(w.accepted) < passwordsTimeout && !w.passwordsSet(ctx, seen) {
+	// If PostgreSQL has not just started, nobody has looked whether they are set, and a checkpoint makes that impossible to
+	// tell.
+	lately := now.Sub(woken) < w.Limit+passwordsTimeout || w.accepted.Sub(w.phases.began) > time.Second
+	if lately && now.Sub(w.accepted) < passwordsTimeout && !w.passwordsSet(ctx, seen) {
 		return true
 	}
 	w.Stopping.secrets.Delete(name)

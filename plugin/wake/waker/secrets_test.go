@@ -81,3 +81,26 @@ func TestResolve_waitsUntilAChangedPasswordIsSet(t *testing.T) {
 		})
 	}
 }
+
+// Another replica has woken the cluster, so that this one has never looked whether the passwords are set. Since then a checkpoint has
+// made it impossible to tell.
+func TestResolve_waitsForNoPasswordLongAfterTheWake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, func(c *cnpgv1.Cluster) {
+			c.Spec.Bootstrap = &cnpgv1.BootstrapConfiguration{InitDB: &cnpgv1.BootstrapInitDB{Database: "app", Owner: "app"}}
+			c.Status.SecretsResourceVersion.ApplicationSecretVersion = "1"
+		})
+		*w.waker.Stopping = Stopping{}
+		w.touch()
+		w.change(awake)
+		w.pod("orders-1", "10.0.0.1", ready)
+		w.postgres.Store(true)
+		w.passwordSet = time.Now().Add(24 * time.Hour)
+		time.Sleep(time.Hour) // the bubble's
+		began := time.Now()
+		if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); err != nil || time.Since(began) > passwordsEvery {
+			t.Errorf("the client was held for %s, and %v", time.Since(began), err)
+		}
+	})
+}

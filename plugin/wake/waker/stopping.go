@@ -56,7 +56,7 @@ type stop struct {
 // Note adds a state of a Cluster. It must be called for every state, in order.
 func (s *Stopping) Note(cluster *cnpgv1.Cluster, now time.Time) {
 	name, view, wake := client.ObjectKeyFromObject(cluster), s.View(cluster, now), cluster.Annotations[contract.AnnotationLastWake]
-	s.noteSecrets(cluster, view)
+	s.noteSecrets(cluster, view, now)
 	_, recorded := cluster.Annotations[contract.AnnotationPostgresStopped]
 	s.stops.Change(name, func(known *stop) (keep bool) {
 		switch {
