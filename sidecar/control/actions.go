@@ -54,6 +54,7 @@ func (l *Loop) start(ctx context.Context, a sleep.Action) {
 	case sleep.Hibernate:
 		l.attempt.judged, l.attempt.cause = l.status.State, l.status.cause(l.doze.specification)
 		l.attempt.ignored = wokenInVain(o.view, l.attempt.judged, l.sessions.judged)
+		o.at = l.cluster.clock.at(o.at) // the plugin compares it with its own clock
 		o.text, o.counts = asleepReason(o.view, l.attempt), l.counts.text(o.at)
 	case sleep.Fence:
 		l.attempt.judged = l.status.State

@@ -34,6 +34,6 @@ func (c *apiClock) learn(written, began time.Time, logger *slog.Logger) (changed
 		return false
 	}
 	c.ahead += more
-	logger.Warn("the clock of this node is not that of the API server, and is corrected for announcements", "ahead", (-c.ahead).String())
+	logger.Warn("the clock of this node is not that of the API server, and is corrected for announcements and hibernations", "ahead", (-c.ahead).String())
 	return true
 }
