@@ -103,12 +103,13 @@ func contentRefused(err error) bool {
 }
 
 // Fence fences the instance so that the cluster dozes and records the time, in one patch that fails with [ErrConflict]
-// if the Cluster has changed since the view. It returns the resulting Cluster.
+// if the Cluster has changed since the view. It returns the resulting Cluster. A wake by hand leaves since when the
+// cluster was hibernated, which would be taken for the beginning of the doze.
 func (c *Client) Fence(ctx context.Context, v View, at time.Time) (View, error) {
 	fence, since := contract.FencedInstancesAll, at.UTC().Format(time.RFC3339)
 	return c.annotate(ctx, v, map[string]*string{
 		contract.AnnotationFencedInstances: &fence, contract.AnnotationDozingSince: &since, contract.AnnotationPostgresStopped: nil, contract.AnnotationAnnounced: nil,
-		contract.AnnotationRestartFailed: nil,
+		contract.AnnotationRestartFailed: nil, contract.AnnotationAsleepSince: nil, contract.AnnotationAsleepReason: nil,
 	})
 }
 

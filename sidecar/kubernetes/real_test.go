@@ -104,16 +104,23 @@ func TestClient_onAnAPIServer(t *testing.T) {
 	}
 }
 
-// applyFence applies a manifest with the fence over that of a doze. `kubectl apply` then sends only its own annotation, since the
-// other has the value already.
+// applyFence fences a cluster that a person has woken, and applies a manifest with that fence. `kubectl apply` then sends only its own
+// annotation, because the other has the value already.
 func applyFence(t *testing.T, admin client.Client, sidecar *kubernetes.Client) {
 	t.Helper()
 	view, err := sidecar.Get(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	since := "2026-03-01T12:00:00Z"
+	if view, err = sidecar.Annotate(t.Context(), view, contract.AnnotationAsleepSince, &since); err != nil {
+		t.Fatal(err)
+	}
 	if view, err = sidecar.Fence(t.Context(), view, time.Now()); err != nil || !view.Dozing {
 		t.Fatalf("fenced by us: %t, error %v", view.Dozing, err)
+	}
+	if since, left := view.Annotations[contract.AnnotationAsleepSince]; left {
+		t.Errorf("the doze has the beginning of the last hibernation, %s", since)
 	}
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		"kubectl.kubernetes.io/last-applied-configuration": `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]"}}}`,
