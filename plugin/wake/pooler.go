@@ -85,14 +85,12 @@ func (a *Access) ledSince(seen *snapshot, service *corev1.Service) (since time.T
 	return since
 }
 
-// scale changes Poolers, each unless it has changed. None is scaled to zero for a Cluster that may have been woken
-// meanwhile.
+// scale changes Poolers, each unless it or the Cluster has changed: another replica, whose informers are ahead of these,
+// may just have scaled it for a sleep or a wake.
 func (r *router) scale(ctx context.Context, seen *snapshot, all []plan.Scaling) (failed error) {
 	for _, scaling := range all {
-		if scaling.Mark != nil {
-			if current, err := r.isCurrent(ctx, seen); err != nil || !current {
-				return errors.Join(failed, err)
-			}
+		if current, err := r.isCurrent(ctx, seen); err != nil || !current {
+			return errors.Join(failed, err)
 		}
 		for i := range seen.poolers {
 			if pooler := &seen.poolers[i]; pooler.Name == scaling.Name {

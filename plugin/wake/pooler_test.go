@@ -68,6 +68,13 @@ func TestPoolers_sleepAndWakeWithTheirCluster(t *testing.T) {
 		pass(t, 4*time.Second)
 		a.read()
 		w.wantsInstances("asleep", 0, "3")
+		asleep := annotated(contract.AnnotationHibernation, "on")
+		w.cluster(annotated(contract.AnnotationHibernation, ""))
+		a.APIReader = newer{w.api, func(c *cnpgv1.Cluster) { asleep(c); c.ResourceVersion += "0" }}
+		a.read()
+		w.wantsInstances("asleep, as far as other replicas know", 0, "3")
+		a.APIReader = w.api
+		w.cluster(asleep)
 		w.endpoint("pool", false)
 		w.endpoint("pool-own", false)
 		a.read()
