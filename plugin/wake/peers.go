@@ -228,5 +228,5 @@ func (p *peers) askAPIServer(ctx context.Context) {
 // may be wrong. Other replicas then lead the clients.
 func (p *peers) Stale() bool {
 	at := p.heard.Load()
-	return at == nil || time.Since(*at) > staleAfter
+	return at == nil || time.Now().Round(0).Sub(at.Round(0)).Abs() > staleAfter // the node may have been suspended
 }
