@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -221,6 +222,19 @@ func TestHandover_acknowledgesAgainWhatTheAPIServerHasNotTaken(t *testing.T) {
 		if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != announcement {
 			t.Errorf("acknowledged %q, want %q", got, announcement)
 		}
+	})
+}
+
+// Its slices go before its Cluster does, and cannot be made again.
+func TestRoute_leavesANamespaceThatIsBeingDeleted(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.cluster(asleep)
+		leaving := apierrors.NewForbidden(discoveryv1.Resource("endpointslices"), "orders-rw", errors.New("it is being terminated"))
+		leaving.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+		w.refused, w.refusal = "create EndpointSlice", leaving
+		a.read()
+		w.wants("in a namespace that is being deleted", nowhere)
 	})
 }
 

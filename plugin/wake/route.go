@@ -189,7 +189,8 @@ func (r *router) ensureSlice(ctx context.Context, seen *snapshot, want *discover
 	}
 	r.made.Set(name, again.now)
 	// The slice may already exist: informers lag behind, and will show it later.
-	if err := r.Client.Create(ctx, want.DeepCopy()); err != nil && !apierrors.IsAlreadyExists(err) {
+	err := r.Client.Create(ctx, want.DeepCopy())
+	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		r.made.Delete(name)
 		return fmt.Errorf("create EndpointSlice %s/%s: %w", want.Namespace, want.Name, err)
 	}

@@ -66,6 +66,7 @@ type world struct {
 	isolated   bool                      // whether the instances accept no connection from the plugin
 	sliceless  bool                      // whether EndpointSlices cannot be created
 	refused    string                    // the verb and kind of what cannot be written
+	refusal    error                     // instead of an error of no kind
 	listless   bool                      // whether Backups cannot be listed
 	listed     int                       // how often Backups were listed
 	deleteAll  time.Duration             // how long the API server takes to delete a collection
@@ -137,6 +138,9 @@ func (w *world) intercept() interceptor.Funcs {
 		}
 		w.writes = append(w.writes, verb+" "+kind)
 		if w.refused == verb+" "+kind {
+			if w.refusal != nil {
+				return w.refusal
+			}
 			return fmt.Errorf("%s: not today", w.refused)
 		}
 		return nil
