@@ -8,6 +8,7 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -51,6 +52,9 @@ func (w *unattended) wakeCluster(ctx context.Context, cluster *cnpgv1.Cluster, v
 		return false, nil
 	}
 	if err := waker.Annotate(ctx, w.Client, cluster, changes); err != nil {
+		if !apierrors.IsConflict(err) { // only its answer may have been lost
+			w.begun.LoadOrStore(name, begunWake{now, value, depth, due})
+		}
 		return false, ignoreConflict(err)
 	}
 	w.begun.Store(name, begunWake{now, value, depth, due})
@@ -83,15 +87,16 @@ func (w *unattended) observe(ctx context.Context, seen *snapshot, again *requeue
 		return nil
 	}
 	until, sleeps := begun.at.Add(w.Settings.WakeTimeout), seen.view.HibernationOn || seen.view.Dozing
-	switch {
-	case seen.cluster == nil, sleeps && seen.cluster.Annotations[contract.AnnotationLastWake] == begun.value: // it sleeps again
+	ours := seen.cluster != nil && seen.cluster.Annotations[contract.AnnotationLastWake] == begun.value
+	switch late := !again.now.Before(until); {
+	case seen.cluster == nil, ours && sleeps, !ours && late: // it sleeps again, or the API server has refused the wake
 		w.begun.Delete(seen.name)
 		return nil
-	case !sleeps && seen.state.Serves():
+	case ours && seen.state.Serves():
 		w.begun.Delete(seen.name)
 		w.observer.Woke(seen.name, begun.due.Cause, begun.depth, waker.ResultSuccess, again.now.Sub(begun.at))
 		return nil
-	case again.now.Before(until):
+	case !late:
 		again.at(until)
 		return nil
 	}

@@ -1,6 +1,8 @@
 package wake
 
 import (
+	"context"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -11,7 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -115,6 +120,39 @@ func TestUnattended_wakesForAWindow(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestUnattended_observesAWakeWhoseAnswerWasLost(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.serves(false)
+		w.cluster(sleepsFor("on-connect,window", metav1.ConditionTrue, contract.Hibernated))
+		lost := errors.New("unexpected EOF")
+		applied := false
+		a.Client = interceptor.NewClient(w.api.(client.WithWatch), interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+				if !applied {
+					applied = true
+					return errors.Join(c.Patch(ctx, o, patch, options...), lost)
+				}
+				return lost
+			},
+		})
+		before := w.cluster(nil)
+		for range 3 { // with informers that do not learn of it
+			if _, err := a.wakeCluster(t.Context(), before, plan.View(before, time.Now()), 0, plan.Wake{Cause: contract.CauseWindow, By: "x"}, time.Now()); !errors.Is(err, lost) {
+				t.Fatal(err)
+			}
+			pass(t, time.Second)
+		}
+		a.Client = w.api
+		pass(t, 3*time.Second)
+		w.primaryReady()
+		a.read()
+		if diff := cmp.Diff([]string{"orders by window from hibernation: success after 6s"}, w.woken); diff != "" {
+			t.Errorf("observed (-want +got):\n%s", diff)
+		}
+	})
 }
 
 func TestUnattended_wakesOnRequest(t *testing.T) {
