@@ -37,7 +37,7 @@ func values(programs ...map[string]*family) string {
 	for _, families := range programs {
 		for name, f := range families {
 			for _, label := range labelsOf(f) {
-				open := []string{"certificate", "cluster", "method", "namespace", "pod", "sidecar_image", "threshold", "version"}
+				open := []string{"certificate", "cluster", "method", "namespace", "pod", "sidecar_image", "version"}
 				listed := name == "cnpg_scale_to_zero_blocked" || name == "cnpg_scale_to_zero_observed_seconds_total"
 				if !slices.Contains(open, label) && !listed {
 					rows = append(rows, fmt.Sprintf("| `%s{%s}` | `%s` |\n", name, label, strings.Join(slices.Sorted(maps.Keys(f.labels[label])), "`, `")))

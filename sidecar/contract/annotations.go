@@ -48,7 +48,7 @@ const (
 	// AnnotationBackupMaxAge is how old the last completed Backup of a sleeping cluster may become, a whole number of
 	// hours or days, at least `1h` and at most `365d`, such as `7d`: then the cluster is woken, and the plugin creates a
 	// Backup of the same kind. [None]: it is not woken for that, and no alert compares the age with the retention policy
-	// either. Default: none.
+	// either. Wakes nothing if a person hibernated the cluster, or `wake` is `manual`. Default: none.
 	AnnotationBackupMaxAge = Prefix + "backup-max-age"
 	// AnnotationSidecarUpdate specifies when a new sidecar reaches the running instances: with [UpdateOnRestart] the
 	// pod that is created next, with [UpdateImmediate] by a rolling update of the operator. Default: the setting
@@ -58,7 +58,8 @@ const (
 	// most 5 minutes ago or ahead. An older one means nothing. Default: none.
 	AnnotationSleepRequested = Prefix + "sleep-requested"
 	// AnnotationWakeRequested asks for a wake, and for no sleep in the 5 minutes after: the time of the request in RFC
-	// 3339, at most 5 minutes ago or ahead. An older one means nothing. Default: none.
+	// 3339, at most 5 minutes ago or ahead. An older one means nothing. Wakes nothing if a person hibernated the
+	// cluster, or `wake` is `manual`. Default: none.
 	AnnotationWakeRequested = Prefix + "wake-requested"
 )
 
