@@ -68,7 +68,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, to reach, manager ct
 	if err != nil {
 		return nil, err
 	}
-	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count())
+	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count(), c.WakeTimeout)
 	notifier, stopping := &waker.Notifier{}, &waker.Stopping{}
 	tell := &events.Writer{Client: manager.GetClient(), Pod: c.Replica.Pod}
 	sidecars := waker.NewSidecars(logger)

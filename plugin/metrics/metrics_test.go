@@ -102,7 +102,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	sidecars := cnpgi.Sidecars{Burstable: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("250m"), corev1.ResourceMemory: resource.MustParse("32Mi"),
 	}}}
-	w.wakes = NewWake(prometheus.NewRegistry(), 20000)
+	w.wakes = NewWake(prometheus.NewRegistry(), 20000, 5*time.Minute)
 	w.Fleet = NewFleet(Sources{
 		Informers: informerstest.Informers{Reader: w}, Sidecars: sidecars, Now: func() time.Time { return w.now },
 		Instances: func(_ context.Context, of types.NamespacedName) ([]corev1.Pod, error) { return podsOf(of.Name) },
@@ -168,7 +168,7 @@ func TestThePageIsGolden(t *testing.T) {
 	injections.Injected("create", cnpgi.ResultInjected)
 	RegisterBuildInfo(registry, "1.2.3")
 	NewCalls(registry, lifecycleapi.OperatorLifecycle_ServiceDesc)
-	wakes := NewWake(registry, 20000)
+	wakes := NewWake(registry, 20000, 5*time.Minute)
 	w.sources.Wakes = wakes
 	wakes.Woke(types.NamespacedName{Namespace: "shop", Name: "awake"}, contract.CauseConnection, waker.DepthHibernation, waker.ResultSuccess, 2500*time.Millisecond)
 	wakes.Took(gateway.Service{}, gateway.PhaseResolve, 2400*time.Millisecond)

@@ -34,8 +34,8 @@ var seconds = []float64{0.001, 0.005, 0.025, 0.1, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 
 var wakeSeconds = append([]float64{0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75}, seconds[5:]...)
 
 // NewWake makes the metrics, preset to zero for every label combination. limit is the number of the gateway's ports;
-// the number used is absent until it is known.
-func NewWake(registerer prometheus.Registerer, limit int) *Wake {
+// the number used is absent until it is known. timeout is how long a wake may take.
+func NewWake(registerer prometheus.Registerer, limit int, timeout time.Duration) *Wake {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + name, Help: help})
 	}
@@ -60,7 +60,7 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 			Buckets: seconds,
 		}, []string{"phase"}),
 		used:      gauge("gateway_ports_used", "Ports of the gateway that belong to a Service."),
-		byCluster: clusterWakes{counts: map[types.NamespacedName]wakeCounts{}},
+		byCluster: clusterWakes{timeout: timeout, counts: map[types.NamespacedName]wakeCounts{}},
 	}
 	for _, depth := range waker.Depths() {
 		w.duration.WithLabelValues(string(depth))
@@ -94,7 +94,7 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 
 // Woke counts a wake, and observes how long a client waited for a successful one.
 func (w *Wake) Woke(cluster types.NamespacedName, by contract.Cause, from waker.Depth, result waker.Result, took time.Duration) {
-	w.byCluster.count(cluster, result)
+	w.byCluster.count(cluster, result, time.Now())
 	w.wakes.WithLabelValues(string(by), string(from), string(result)).Inc()
 	if by == contract.CauseConnection && result == waker.ResultSuccess {
 		w.duration.WithLabelValues(string(from)).Observe(took.Seconds())
@@ -129,13 +129,18 @@ func (w *Wake) Took(_ gateway.Service, phase gateway.Phase, duration time.Durati
 // clusterWakes counts the wakes of each cluster. The [Fleet] shows two series for each existing cluster, one for
 // successful wakes and one for those that timed out, and removes the counts of other clusters.
 type clusterWakes struct {
-	mutex  sync.Mutex
-	counts map[types.NamespacedName]wakeCounts
+	timeout time.Duration
+	mutex   sync.Mutex
+	counts  map[types.NamespacedName]wakeCounts
 }
 
-type wakeCounts struct{ succeeded, timedOut uint64 }
+type wakeCounts struct {
+	succeeded, timedOut uint64
+	last                time.Time // when one timed out
+}
 
-func (w *clusterWakes) count(cluster types.NamespacedName, result waker.Result) {
+// count counts a wake. It times out at each Service at which clients wait, and is counted once.
+func (w *clusterWakes) count(cluster types.NamespacedName, result waker.Result, now time.Time) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	counts := w.counts[cluster]
@@ -143,7 +148,10 @@ func (w *clusterWakes) count(cluster types.NamespacedName, result waker.Result) 
 	case waker.ResultSuccess:
 		counts.succeeded++
 	case waker.ResultTimeout:
-		counts.timedOut++
+		if now.Sub(counts.last) < w.timeout {
+			return
+		}
+		counts.timedOut, counts.last = counts.timedOut+1, now
 	case waker.ResultByHand, waker.ResultMaintenance:
 		return // no wake was attempted
 	}

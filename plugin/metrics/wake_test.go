@@ -17,7 +17,7 @@ import (
 func TestWake(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
-	w := NewWake(registry, 20000)
+	w := NewWake(registry, 20000, 5*time.Minute)
 	blue := types.NamespacedName{Namespace: "shop", Name: "blue"}
 	w.Woke(blue, contract.CauseConnection, waker.DepthHibernation, waker.ResultSuccess, 2500*time.Millisecond)
 	w.Woke(blue, contract.CauseConnection, waker.DepthHibernation, waker.ResultTimeout, 5*time.Minute)
@@ -115,5 +115,18 @@ cnpg_scale_to_zero_wakes_total{depth="hibernation",result="timeout",trigger="con
 	}
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) != 0 {
 		t.Errorf("lint: %v %v", problems, err)
+	}
+}
+
+// Clients wait at two Services, and others come while the cluster does not wake.
+func TestClusterWakes_countATimeoutOnce(t *testing.T) {
+	t.Parallel()
+	blue, now := types.NamespacedName{Namespace: "shop", Name: "blue"}, time.Unix(0, 0)
+	w := clusterWakes{timeout: time.Minute, counts: map[types.NamespacedName]wakeCounts{}}
+	for _, after := range []time.Duration{time.Hour, time.Hour + time.Second, time.Hour + time.Minute, time.Hour + 119*time.Second} {
+		w.count(blue, waker.ResultTimeout, now.Add(after))
+	}
+	if got := w.of(blue).timedOut; got != 2 {
+		t.Errorf("%d wakes timed out, want 2", got)
 	}
 }
