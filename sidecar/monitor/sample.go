@@ -63,7 +63,8 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 		m.CloseSessions()
 	}
 	m.sampleAt = time.Time{} // what has arrived belongs to this sample
-	if connecting {
+	// A session that has ended since PostgreSQL answered is in use according to the sample.
+	if ended := !change.Used.IsZero() && len(observation.InUse) != 0; ended || connecting {
 		m.SampleSoon()
 	}
 	return observation, change

@@ -189,6 +189,22 @@ func TestSample_whatTheKernelHasReadyBelongsToIt(t *testing.T) {
 	}
 }
 
+// Otherwise the cluster would count as in use until the next sample, a minute later.
+func TestSample_isRepeatedForASessionThatEndsMeanwhile(t *testing.T) {
+	t.Parallel()
+	watched(t, func(t *testing.T, i *instance, m *Monitor) {
+		i.sample.Tally.Add(activity.Session{BackendType: "client backend", User: "app", State: "active", Peer: client(time.Now()).Peer}, activity.Rules{})
+		if _, _ = m.Sample(t.Context()); !m.NextSample().IsZero() {
+			t.Errorf("the next sample of a session that stays open is due at %s", m.NextSample())
+		}
+		time.Sleep(time.Minute)
+		i.sampled = func() { i.report(nil, client(time.Now())) }
+		if seen, _ := m.Sample(t.Context()); len(seen.InUse) == 0 || !m.NextSample().Equal(time.Now().Add(sampleApart)) {
+			t.Errorf("%+v, the next sample is due at %s", seen, m.NextSample())
+		}
+	})
+}
+
 func TestSample_isNotIdleWhileSomebodyConnects(t *testing.T) {
 	t.Parallel()
 	somebody := activity.Open{Peer: client(time.Now()).Peer, Received: 700}
