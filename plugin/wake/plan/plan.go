@@ -74,9 +74,11 @@ type Memory struct {
 	stop Stop
 	// serving is since when the Service of the last wake is ready or, after a wake for a Backup, the primary.
 	serving time.Time
-	// took is how long the last wake from hibernation took, and slept says that the cluster has slept since.
-	took  time.Duration
-	slept bool
+	// took is how long the last wake from hibernation took, slept says that the cluster has slept since, and asleepSince when that
+	// sleep began.
+	took        time.Duration
+	slept       bool
+	asleepSince time.Time
 	// completed is the newest completed Backup, listed in this sleep or after it for the next Backup; nil: not listed.
 	// lastBackup is when the last one was completed before this sleep, or the cluster was created; zero: unknown, or
 	// awake.

@@ -59,9 +59,9 @@ func (p *Plan) wake(state State, now time.Time) {
 	p.Memory.completed = cmp.Or(state.Backups.Completed, p.Memory.completed)
 	p.Memory.lastBackup, p.ListBackups = state.Backups.last(p.Memory.completed)
 	last, _ := contract.ParseLastWake(state.Annotations[contract.AnnotationLastWake])
-	p.Memory.slept = true
 	since, _ := time.Parse(time.RFC3339, cmp.Or(
 		state.Annotations[contract.AnnotationAsleepSince], state.Annotations[contract.AnnotationDozingSince])) // zero: since ever
+	p.Memory.slept, p.Memory.asleepSince = true, cmp.Or(since, cluster.HibernatedAt)
 	requested := cluster.Policy.WakeRequested
 	if last.At.Before(requested) && requested.After(since.Add(-crossing)) &&
 		now.Before(requested.Add(contract.MaxRequestAge)) &&
@@ -93,10 +93,11 @@ func (p *Plan) wakeForWindow(state State, since, now time.Time) {
 	}
 }
 
-// measure notes how long the last wake from hibernation took, until a Service was ready, if this replica has seen both.
+// measure notes how long the last wake from hibernation took, until a Service was ready, if this replica has seen both. A person's
+// wake is not recorded, and so leaves the wake of before the sleep, which is not measured.
 func (p *Plan) measure(state State, now time.Time) {
 	wake, err := contract.ParseLastWake(state.Annotations[contract.AnnotationLastWake])
-	if !p.Memory.slept || err != nil || !slices.ContainsFunc(state.Services, func(s Service) bool { return s.Ready }) {
+	if !p.Memory.slept || err != nil || wake.At.Before(p.Memory.asleepSince) || !slices.ContainsFunc(state.Services, func(s Service) bool { return s.Ready }) {
 		return
 	}
 	if p.Memory.slept = false; wake.Depth != contract.DepthDoze {

@@ -9,6 +9,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -124,20 +125,29 @@ func TestDecide_measuresTheLastWake(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule, depth string
-		slept       bool
+		asleep      time.Duration // before the recorded wake; 0: a replica before this one saw the sleep
+		byHand      bool
 		want        time.Duration
 	}{
-		{"until a Service is ready", "", true, 8 * time.Second},
-		{"not one from a doze", contract.DepthDoze, true, 0},
-		{"not one that a replica before this one saw", "", false, 0},
+		{"until a Service is ready", "", time.Hour, false, 8 * time.Second},
+		{"not one from a doze", contract.DepthDoze, time.Hour, false, 0},
+		{"not one that a replica before this one saw", "", 0, false, 0},
+		{"not one of before the sleep, which a person has ended", "", -4 * time.Second, false, 0},
+		{"not one of before a person's hibernation, which a person has ended", "", -4 * time.Second, true, 0},
 	} {
 		value, err := contract.LastWake{At: now.Add(-8 * time.Second), By: "192.0.2.9", Depth: row.depth}.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
 		var memory Memory
-		if row.slept {
-			cluster := made(switchedOn)
+		if row.asleep != 0 {
+			since := now.Add(-8*time.Second - row.asleep)
+			cluster := made(switchedOn, annotate(contract.AnnotationAsleepSince, since.Format(time.RFC3339)))
+			if row.byHand {
+				delete(cluster.Annotations, contract.AnnotationAsleepSince)
+				cluster.ManagedFields = by("kubectl-annotate")
+				cluster.ManagedFields[1].Time = ptr.To(metav1.NewTime(since))
+			}
 			memory = Decide(State{Cluster: View(cluster, now), Annotations: cluster.Annotations}, now.Add(-time.Minute)).Memory
 		}
 		cluster := made(annotate(contract.AnnotationLastWake, value))
