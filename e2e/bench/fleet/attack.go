@@ -4,18 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/cloudnative-pg/cnpg-i/pkg/identity"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
@@ -45,19 +43,11 @@ func (f *fleet) attack(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	wanted := map[string]int32{}
-	all := make([]int32, 0, len(ports))
-	for name, port := range ports {
-		all = append(all, port)
-		if cluster, ok := strings.CutSuffix(name, "-rw"); ok && len(wanted) < honest {
-			wanted[cluster] = port
-		}
-	}
 	quiet, err := f.callBoth(ctx)
 	if err != nil {
 		return err
 	}
-	opened, end, err := f.startAttackers(ctx, all)
+	opened, end, err := f.startAttackers(ctx, slices.Collect(maps.Values(ports)))
 	if err != nil {
 		return err
 	}
@@ -67,7 +57,7 @@ func (f *fleet) attack(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	took, err := f.wakeHonest(ctx, wanted)
+	took, err := f.wakeHonest(ctx, ports)
 	if err != nil {
 		return err
 	}
@@ -98,25 +88,23 @@ func (f *fleet) attack(ctx context.Context) (err error) {
 	return nil
 }
 
-// wakeHonest connects to each of the clusters from an address of its own, and returns how long it took until every switch was
-// off.
-func (f *fleet) wakeHonest(ctx context.Context, wanted map[string]int32) (string, error) {
+// wakeHonest connects to fifty clusters, to each from an address of its own, and returns how long it took until the switches of
+// those that slept were off.
+func (f *fleet) wakeHonest(ctx context.Context, ports map[string]int32) (string, error) {
 	changes, err := f.watchClusters(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer changes.Stop()
-	began, number := time.Now(), 0
-	waiting := map[string]bool{}
-	for cluster, port := range wanted {
-		number++
-		asleep, err := f.asleep(ctx, cluster)
-		if err != nil {
-			return "", err
+	began, wanted := time.Now(), map[string]bool{}
+	for i := range min(honest, f.clusters) {
+		var c cnpgv1.Cluster
+		if err := f.admin.Get(ctx, f.cluster(i), &c); err != nil {
+			return "", fmt.Errorf("read Cluster %s: %w", f.cluster(i), err)
 		}
-		waiting[cluster] = asleep // the attackers may have woken it
-		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 2, byte(number))}}
-		conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		wanted[c.Name] = c.Annotations[scenario.Hibernation] != "" // the attackers may have woken it
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 2, byte(i+1))}}
+		conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", ports[c.Name+"-rw"]))
 		if err != nil {
 			return "", fmt.Errorf("connect to the gateway: %w", err)
 		}
@@ -125,45 +113,9 @@ func (f *fleet) wakeHonest(ctx context.Context, wanted map[string]int32) (string
 			return "", fmt.Errorf("ask for a session: %w", err)
 		}
 	}
-	limited, cancel := context.WithTimeout(ctx, wakeWithin)
-	defer cancel()
-	for {
-		left := 0
-		for _, asleep := range waiting {
-			if asleep {
-				left++
-			}
-		}
-		if left == 0 {
-			return fmt.Sprintf("%.2f", time.Since(began).Seconds()), nil
-		}
-		select {
-		case <-limited.Done():
-			return fmt.Sprintf("more than %s: %d of %d clusters sleep", wakeWithin, left, len(wanted)), nil
-		case change, open := <-changes.ResultChan():
-			if !open {
-				return "", errors.New("the watch ended")
-			}
-			object, ok := change.Object.(*metav1.PartialObjectMetadata)
-			if ok && change.Type == watch.Modified && object.Annotations[scenario.Hibernation] == "" {
-				delete(waiting, object.Name)
-			}
-		}
-	}
-}
-
-// asleep reports whether the cluster's switch is on.
-func (f *fleet) asleep(ctx context.Context, name string) (bool, error) {
-	for i := range f.clusters {
-		if key := f.cluster(i); key.Name == name {
-			var c cnpgv1.Cluster
-			if err := f.admin.Get(ctx, key, &c); err != nil {
-				return false, fmt.Errorf("read Cluster %s: %w", key, err)
-			}
-			return c.Annotations[scenario.Hibernation] != "", nil
-		}
-	}
-	return false, fmt.Errorf("there is no cluster %q", name)
+	maps.DeleteFunc(wanted, func(_ string, asleep bool) bool { return !asleep })
+	_, err = awaitWoken(ctx, changes, wanted, wakeWithin)
+	return fmt.Sprintf("%.2f", time.Since(began).Seconds()), err
 }
 
 // callBoth calls the plugin over the operator's socket and the bystander over its own, in turn and one call at a time, and returns

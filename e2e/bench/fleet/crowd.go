@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"sync"
@@ -37,36 +38,23 @@ func (f *fleet) crowd(ctx context.Context, p *process) error {
 	defer changes.Stop()
 	clients := &clients{}
 	defer clients.close()
-	began := time.Now()
+	began, wanted := time.Now(), map[string]bool{}
 	group, dialing := errgroup.WithContext(ctx)
 	for i := range f.wakes {
-		port := ports[f.cluster(i*f.clusters/f.wakes).Name+"-rw"]
+		name := f.cluster(i * f.clusters / f.wakes).Name
+		wanted[name] = true
+		port := ports[name+"-rw"]
 		group.Go(func() error { return clients.connect(dialing, port) })
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
 	connected := time.Since(began)
-	var half time.Duration
-	limited, cancel := context.WithTimeoutCause(ctx, wakeWithin, fmt.Errorf("hibernation of not every cluster is off within %s", wakeWithin))
-	defer cancel()
-	for woken := 0; woken < f.wakes; {
-		select {
-		case <-limited.Done():
-			return fmt.Errorf("%w: %d of %d", context.Cause(limited), woken, f.wakes)
-		case change, open := <-changes.ResultChan():
-			if !open {
-				return fmt.Errorf("the watch ended with %d of %d", woken, f.wakes)
-			}
-			object, is := change.Object.(*metav1.PartialObjectMetadata)
-			if is && change.Type == watch.Modified && object.Annotations[scenario.Hibernation] == "" {
-				if woken++; woken*2 <= f.wakes {
-					half = time.Since(began)
-				}
-			}
-		}
+	woken, err := awaitWoken(ctx, changes, wanted, wakeWithin)
+	if err != nil {
+		return err
 	}
-	took := time.Since(began)
+	took, half := woken[f.wakes-1].Sub(began), woken[f.wakes/2].Sub(began)
 	row(fmt.Sprintf("%d wakes at once: until every switch was off (s)", f.wakes), "%.2f; half of them %.2f; every client had connected at %.2f",
 		took.Seconds(), half.Seconds(), connected.Seconds())
 	asked, err := f.requests(began)
@@ -107,6 +95,30 @@ func (f *fleet) watchClusters(ctx context.Context) (watch.Interface, error) {
 		return nil, fmt.Errorf("watch the Clusters: %w", err)
 	}
 	return changes, nil
+}
+
+// awaitWoken waits until hibernation is off for all clusters of these names, and returns the times at which each was, in order.
+func awaitWoken(ctx context.Context, changes watch.Interface, wanted map[string]bool, within time.Duration) ([]time.Time, error) {
+	limited, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("hibernation of not every cluster is off within %s", within))
+	defer cancel()
+	waiting := maps.Clone(wanted)
+	var woken []time.Time
+	for len(waiting) > 0 {
+		select {
+		case <-limited.Done():
+			return nil, fmt.Errorf("%w: %d of %d", context.Cause(limited), len(woken), len(wanted))
+		case change, open := <-changes.ResultChan():
+			if !open {
+				return nil, fmt.Errorf("the watch ended with %d of %d", len(woken), len(wanted))
+			}
+			object, is := change.Object.(*metav1.PartialObjectMetadata)
+			if is && waiting[object.Name] && change.Type == watch.Modified && object.Annotations[scenario.Hibernation] == "" {
+				delete(waiting, object.Name)
+				woken = append(woken, time.Now())
+			}
+		}
+	}
+	return woken, nil
 }
 
 // clients are connections that wait.

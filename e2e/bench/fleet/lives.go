@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,7 +47,7 @@ func (f *fleet) lives(ctx context.Context) error {
 	if err := f.atRest(ctx, "after the first start", first); err != nil {
 		return err
 	}
-	if _, err := first.end(syscall.SIGKILL); err != nil {
+	if err := first.kill(); err != nil {
 		return err
 	}
 	again, err := f.start(pod, "plugin-2.log")
@@ -58,14 +57,10 @@ func (f *fleet) lives(ctx context.Context) error {
 	if err := f.armed(ctx, "killed and restarted in the same pod: the slices are there", again, f.clusters*led); err != nil {
 		return err
 	}
-	next, err := f.rollOut(ctx, again)
-	if err != nil {
+	if err := f.kill(ctx, again); err != nil {
 		return err
 	}
-	if err := f.replace(ctx, next); err != nil {
-		return err
-	}
-	other, err := f.another(ctx, "scale-to-zero-3", "plugin-4.log")
+	other, err := f.another(ctx, "scale-to-zero-2", "plugin-3.log")
 	if err != nil {
 		return err
 	}
@@ -83,7 +78,7 @@ func (f *fleet) lives(ctx context.Context) error {
 
 // kill ends the plugin without notice, and deletes its pod.
 func (f *fleet) kill(ctx context.Context, p *process) error {
-	if _, err := p.end(syscall.SIGKILL); err != nil {
+	if err := p.kill(); err != nil {
 		return err
 	}
 	if err := f.admin.Delete(ctx, p.pod, client.GracePeriodSeconds(0)); err != nil {
@@ -104,39 +99,6 @@ func (f *fleet) another(ctx context.Context, name, log string) (*process, error)
 	}
 	if err := f.armed(ctx, "another pod: the ports are known, slices and listeners made", p, f.clusters*led); err != nil {
 		return nil, err
-	}
-	return p, f.quiet(ctx, p)
-}
-
-// rollOut starts another pod beside that of a plugin, and prints when it is ready and whom it leads by then. Both would listen on the
-// same address here, so that of the old one only the pod is left, which is ready, and its slices.
-func (f *fleet) rollOut(ctx context.Context, old *process) (*process, error) {
-	if _, err := old.end(syscall.SIGKILL); err != nil {
-		return nil, err
-	}
-	pod, err := f.starting(ctx, "scale-to-zero-2")
-	if err != nil {
-		return nil, err
-	}
-	p, err := f.start(pod, "plugin-3.log")
-	if err != nil {
-		return nil, err
-	}
-	err = until(ctx, "the pod of a rollout is ready", armWithin, 250*time.Millisecond, func() (bool, error) { return p.ready(ctx), nil })
-	if err != nil {
-		return nil, err
-	}
-	took := time.Since(p.began)
-	leads, err := f.leading(ctx, p.pod)
-	if err != nil {
-		return nil, err
-	}
-	row("a rollout's new pod: until it was ready (s)", "%.1f, with %d slices of %d", took.Seconds(), leads, f.clusters*led)
-	if err := f.setReady(ctx, p.pod, corev1.ConditionTrue); err != nil {
-		return nil, err
-	}
-	if err := f.admin.Delete(ctx, old.pod, client.GracePeriodSeconds(0)); err != nil {
-		return nil, fmt.Errorf("delete the old pod: %w", err)
 	}
 	return p, f.quiet(ctx, p)
 }
@@ -236,22 +198,5 @@ func (f *fleet) atRest(ctx context.Context, when string, p *process) error {
 	row("... processor (% of a core)", "%.2f over %s", 100*(after-before).Seconds()/time.Since(from).Seconds(), f.rest)
 	row("... writes to the API server", "%d; requests: %s", len(writes(asked)), summary(asked))
 	row("... file descriptors", "%d of "+strconv.Itoa(descriptors()), p.openDescriptors())
-	return nil
-}
-
-// replace stops the plugin as Kubernetes does, and prints what it leaves behind.
-func (f *fleet) replace(ctx context.Context, p *process) error {
-	took, err := p.end(syscall.SIGTERM)
-	if err != nil {
-		return err
-	}
-	left, err := f.leading(ctx, p.pod)
-	if err != nil {
-		return err
-	}
-	row("told to stop: until it had ended (s)", "%.1f, slices left for the other replicas: %d", took.Seconds(), left)
-	if err := f.admin.Delete(ctx, p.pod, client.GracePeriodSeconds(0)); err != nil {
-		return fmt.Errorf("delete the plugin's pod: %w", err)
-	}
 	return nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"syscall"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -25,8 +24,6 @@ type fleet struct {
 	options
 	*server
 	progress *cluster.Progress
-	// few is the limit of file descriptors of the next plugin; nil: this process's own.
-	few *syscall.Rlimit
 }
 
 func named(namespace, name string) metav1.ObjectMeta {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,15 +29,6 @@ type process struct {
 
 // pod makes the pod of a plugin, which is ready.
 func (f *fleet) pod(ctx context.Context, name string) (*corev1.Pod, error) {
-	pod, err := f.starting(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	return pod, f.setReady(ctx, pod, corev1.ConditionTrue)
-}
-
-// starting makes the pod of a plugin, which has not been ready yet.
-func (f *fleet) starting(ctx context.Context, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{ObjectMeta: named(namespace, name), Spec: corev1.PodSpec{
 		ServiceAccountName: "cnpg-scale-to-zero-plugin", AutomountServiceAccountToken: new(bool),
 		Containers: []corev1.Container{{Name: "cnpg-i-scale-to-zero", Image: "example.org/plugin"}},
@@ -49,57 +39,34 @@ func (f *fleet) starting(ctx context.Context, name string) (*corev1.Pod, error) 
 	now := metav1.Now()
 	pod.Status = corev1.PodStatus{
 		Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}}, StartTime: &now,
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: now}},
 		ContainerStatuses: []corev1.ContainerStatus{{
 			Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
 		}},
 	}
-	return pod, f.setReady(ctx, pod, corev1.ConditionFalse)
-}
-
-// setReady says whether the pod is ready, as the kubelet does.
-func (f *fleet) setReady(ctx context.Context, pod *corev1.Pod, ready corev1.ConditionStatus) error {
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, LastTransitionTime: metav1.Now()}}
 	if err := f.admin.Status().Update(ctx, pod); err != nil {
-		return fmt.Errorf("say whether the plugin's pod is ready: %w", err)
+		return nil, fmt.Errorf("set the status of the plugin's pod: %w", err)
 	}
-	return nil
-}
-
-// ready asks the plugin whether it is ready, as the kubelet does.
-func (p *process) ready(ctx context.Context) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8080/readyz", http.NoBody)
-	if err != nil {
-		return false
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false
-	}
-	_ = answer.Body.Close()
-	return answer.StatusCode == http.StatusOK
+	return pod, nil
 }
 
 // start runs the plugin as its Deployment does; the operator's Unix socket takes the place of certificates.
-func (f *fleet) start(pod *corev1.Pod, log string, environment ...string) (*process, error) {
+func (f *fleet) start(pod *corev1.Pod, log string) (*process, error) {
 	socket := filepath.Join(f.folder, "socket")
 	if err := os.MkdirAll(socket, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of the socket: %w", err)
 	}
-	p := &process{pod: pod, ended: make(chan struct{}), command: exec.Command(f.programs.plugin, "plugin")} //nolint:noctx // end ends it, and the kernel when this program is gone
+	p := &process{pod: pod, ended: make(chan struct{}), command: exec.Command(f.programs.plugin, "plugin")} //nolint:noctx // kill ends it, and the kernel when this program is gone
 	var err error
 	if p.log, err = os.Create(filepath.Join(f.folder, log)); err != nil {
 		return nil, fmt.Errorf("make the plugin's log: %w", err)
 	}
 	p.command.Stdout, p.command.Stderr = p.log, p.log
 	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if f.few != nil { // a limit cannot be given to a process that is being made, but is inherited by it
-		program := fmt.Sprintf("ulimit -n %d && exec %q plugin", f.few.Max, f.programs.plugin)
-		p.command.Path, p.command.Args = "/bin/sh", []string{"sh", "-c", program}
-	}
-	p.command.Env = append([]string{
+	p.command.Env = []string{
 		"KUBECONFIG=" + f.kubeconfig, "PLUGIN_SOCKET_DIR=" + socket, "LOG_LEVEL=info", "GOMEMLIMIT=400MiB", "SIDECAR_IMAGE=example.org/sidecar",
 		"POD_NAME=" + pod.Name, "POD_NAMESPACE=" + pod.Namespace, "POD_UID=" + string(pod.UID), "POD_IPS=" + address, "NODE_NAME=node",
-	}, environment...)
+	}
 	p.began = time.Now()
 	if err := p.command.Start(); err != nil {
 		return nil, fmt.Errorf("start the plugin: %w", err)
@@ -111,17 +78,16 @@ func (f *fleet) start(pod *corev1.Pod, log string, environment ...string) (*proc
 	return p, nil
 }
 
-// end sends a signal and waits for the plugin's end; it returns how long that took.
-func (p *process) end(signal syscall.Signal) (time.Duration, error) {
-	began := time.Now()
-	_ = p.command.Process.Signal(signal)
+// kill ends the plugin without notice.
+func (p *process) kill() error {
+	_ = p.command.Process.Kill()
 	select {
 	case <-p.ended:
 	case <-time.After(2 * time.Minute):
-		return 0, errors.New("the plugin does not end")
+		return errors.New("the plugin does not end")
 	}
 	_ = p.log.Close()
-	return time.Since(began), nil
+	return nil
 }
 
 // says counts the lines of the plugin's log that hold a text, and returns the first.

@@ -9,7 +9,6 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
@@ -33,35 +32,23 @@ func (f *fleet) windows(ctx context.Context) error {
 	window := fmt.Sprintf("%.3s %s-%s UTC", opens.Weekday(), opens.Format("15:04"), opens.Add(time.Hour).Format("15:04"))
 	f.progress.Say("%d clusters have the window %s", f.wakes, window)
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"on-connect,window",%q:%q}}}`, scenario.WakeBy, scenario.KeepAwake, window)
+	wanted := map[string]bool{}
 	for i := range f.wakes {
+		wanted[f.cluster(i).Name] = true
 		cluster := &metav1.PartialObjectMetadata{ObjectMeta: named(f.cluster(i).Namespace, f.cluster(i).Name)}
 		cluster.SetGroupVersionKind(cnpgv1.SchemeGroupVersion.WithKind(cnpgv1.ClusterKind))
 		if err := f.admin.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, patch)); err != nil {
 			return fmt.Errorf("annotate Cluster %s: %w", f.cluster(i), err)
 		}
 	}
-	limited, cancel := context.WithTimeout(ctx, time.Until(opens)+wakeWithin)
-	defer cancel()
-	woken := map[types.UID]time.Duration{} // before the windows open
-	for len(woken) < f.wakes {
-		select {
-		case <-limited.Done():
-			return fmt.Errorf("%d of %d clusters were woken for their window: %w", len(woken), f.wakes, limited.Err())
-		case change, open := <-changes.ResultChan():
-			if !open {
-				return fmt.Errorf("the watch ended with %d of %d", len(woken), f.wakes)
-			}
-			object, is := change.Object.(*metav1.PartialObjectMetadata)
-			if _, known := woken[object.GetUID()]; is && !known && change.Type == watch.Modified && object.Annotations[scenario.Hibernation] == "" {
-				woken[object.UID] = time.Until(opens)
-			}
-		}
+	woken, err := awaitWoken(ctx, changes, wanted, time.Until(opens)+wakeWithin)
+	if err != nil {
+		return err
 	}
-	var leads []time.Duration
-	for _, lead := range woken {
-		leads = append(leads, lead)
+	leads := make([]time.Duration, 0, len(woken)) // before the windows open
+	for _, at := range slices.Backward(woken) {
+		leads = append(leads, opens.Sub(at))
 	}
-	slices.Sort(leads)
 	most := 0
 	for i, lead := range leads {
 		within, _ := slices.BinarySearch(leads, lead+10*time.Second)
