@@ -2,6 +2,7 @@ package install
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,18 +41,24 @@ func documented(t *testing.T, page string) []string {
 		if !strings.Contains(block[1], "kind: Kustomization\n") {
 			continue
 		}
-		got, err := overlaid("../..", func(root string) map[string]string {
-			text := remote.ReplaceAllString(block[1], root+"/$1")
-			text = operator.ReplaceAllLiteralString(text, "operator.yaml")
-			if strings.Contains(text, "://") {
-				t.Fatalf("%s: the example asks for what is not in this repository:\n%s", page, text)
-			}
-			return map[string]string{
-				kustomization: text, "operator.yaml": string(releasedOperator(t)), "install.yaml": string(released),
-			}
-		}, func(temporary string) ([]byte, error) { return build(temporary, page) })
+		directory := t.TempDir()
+		root, err := relativeTo(directory, "../..")
 		if err != nil {
 			t.Fatal(err)
+		}
+		text := remote.ReplaceAllString(block[1], root+"/$1")
+		text = operator.ReplaceAllLiteralString(text, "operator.yaml")
+		if strings.Contains(text, "://") {
+			t.Fatalf("%s: the example asks for what is not in this repository:\n%s", page, text)
+		}
+		for name, content := range map[string][]byte{"kustomization.yaml": []byte(text), "operator.yaml": releasedOperator(t), "install.yaml": released} {
+			if err := os.WriteFile(filepath.Join(directory, name), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := Build(directory)
+		if err != nil {
+			t.Fatalf("%s: %v", page, err)
 		}
 		rendered = append(rendered, string(got))
 	}

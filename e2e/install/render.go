@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -23,7 +24,8 @@ const PluginImage = "cnpg-i-scale-to-zero"
 // environment variable that names the sidecar's, in a pod of the plugin's own or in the operator's.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
-resources: [%[1]q]
+resources: [%[1]s]
+components: [%[4]s]
 images:
   - {name: cnpg-i-scale-to-zero, newName: %[2]q, newTag: %[3]q}
 patches:
@@ -51,66 +53,42 @@ patches:
                 env: [{name: SIDECAR_IMAGE, value: "%[2]s-sidecar:%[3]s"}]
 `
 
-// inOperator adds the plugin to the operator's manifest.
-const inOperator = `apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-resources: [operator.yaml]
-components: [%q]
-`
-
 // rendering is held while kustomize works: it keeps what it knows of types in variables of the whole process.
 var rendering sync.Mutex
 
 // Render builds the kustomization of a directory with the images of the registry and tag.
 func Render(directory, registry, tag string) ([]byte, error) {
-	return overlaid(directory, func(relative string) map[string]string {
-		return map[string]string{kustomization: fmt.Sprintf(overlay, relative, registry+"/"+PluginImage, tag)}
-	}, func(temporary string) ([]byte, error) { return build(temporary, directory) })
+	return overlaid(directory, nil, nil, registry, tag)
 }
-
-// composed is the base with components.
-const composed = `apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-resources: [%q]
-components: [%s]
-`
 
 // With is the base of a directory of manifests with some of its components, with the images of the registry and tag.
 func With(manifests, registry, tag string, components ...string) ([]byte, error) {
-	return overlaid(manifests, func(relative string) map[string]string {
-		var quoted []string
-		for _, component := range components {
-			quoted = append(quoted, fmt.Sprintf("%q", relative+"/components/"+component))
-		}
-		return map[string]string{kustomization: fmt.Sprintf(composed, relative+"/base", strings.Join(quoted, ", "))}
-	}, func(temporary string) ([]byte, error) { return Render(temporary, registry, tag) })
+	for i, component := range components {
+		components[i] = filepath.Join(manifests, "components", component)
+	}
+	return overlaid(filepath.Join(manifests, "base"), components, nil, registry, tag)
+}
+
+// RenderInOperator adds the component of the plugin in the operator's pod to the operator's manifest.
+func RenderInOperator(component string, operator []byte, registry, tag string) ([]byte, error) {
+	return overlaid("", []string{component}, operator, registry, tag)
 }
 
 // Build is a directory's kustomization as it is.
-func Build(directory string) ([]byte, error) { return build(directory, directory) }
-
-// build runs kustomize in a directory; errors name what is rendered.
-func build(directory, name string) ([]byte, error) {
+func Build(directory string) ([]byte, error) {
 	rendering.Lock()
 	defer rendering.Unlock()
 	options := krusty.MakeDefaultOptions()
 	options.LoadRestrictions = types.LoadRestrictionsNone
 	resources, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), directory)
 	if err != nil {
-		return nil, fmt.Errorf("render %s: %w", name, err)
+		return nil, fmt.Errorf("render %s: %w", directory, err)
 	}
 	rendered, err := resources.AsYaml()
 	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", name, err)
+		return nil, fmt.Errorf("encode %s: %w", directory, err)
 	}
 	return rendered, nil
-}
-
-// RenderInOperator adds the component of the plugin in the operator's pod to the operator's manifest.
-func RenderInOperator(component string, operator []byte, registry, tag string) ([]byte, error) {
-	return overlaid(component, func(relative string) map[string]string {
-		return map[string]string{"operator.yaml": string(operator), kustomization: fmt.Sprintf(inOperator, relative)}
-	}, func(temporary string) ([]byte, error) { return Render(temporary, registry, tag) })
 }
 
 // ReleasedOperator is the operator's Deployment in the manifest of the release that this module is built with.
@@ -133,18 +111,8 @@ func ReleasedOperator(ctx context.Context) ([]byte, error) {
 	return nil, fmt.Errorf("the operator's manifest of %s has no Deployment", version)
 }
 
-// kustomization is the name of the file that kustomize begins with.
-const kustomization = "kustomization.yaml"
-
-// overlaid has a temporary directory rendered, with files that may name the way from there to another directory, which kustomize wants
-// relative.
-func overlaid(
-	directory string, files func(relative string) map[string]string, render func(temporary string) ([]byte, error),
-) ([]byte, error) {
-	absolute, err := filepath.Abs(directory)
-	if err != nil {
-		return nil, fmt.Errorf("find %s: %w", directory, err)
-	}
+// overlaid builds an overlay over a directory, or over a manifest if there is one, with components.
+func overlaid(directory string, components []string, manifest []byte, registry, tag string) ([]byte, error) {
 	made, err := os.MkdirTemp("", "overlay-")
 	if err != nil {
 		return nil, fmt.Errorf("make a temporary directory: %w", err)
@@ -154,14 +122,31 @@ func overlaid(
 	if err != nil {
 		return nil, fmt.Errorf("find %s: %w", made, err)
 	}
-	relative, err := filepath.Rel(temporary, absolute)
-	if err != nil {
-		return nil, fmt.Errorf("find the way to %s: %w", directory, err)
+	var paths []string
+	for _, path := range append([]string{directory}, components...) {
+		relative, err := relativeTo(temporary, path)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, strconv.Quote(relative))
 	}
-	for name, body := range files(relative) {
-		if err := os.WriteFile(filepath.Join(temporary, name), []byte(body), 0o600); err != nil {
+	if manifest != nil {
+		paths[0] = "manifest.yaml"
+	}
+	overlay := fmt.Sprintf(overlay, paths[0], registry+"/"+PluginImage, tag, strings.Join(paths[1:], ", "))
+	for name, body := range map[string][]byte{"kustomization.yaml": []byte(overlay), "manifest.yaml": manifest} {
+		if err := os.WriteFile(filepath.Join(temporary, name), body, 0o600); err != nil {
 			return nil, fmt.Errorf("write the overlay: %w", err)
 		}
 	}
-	return render(temporary)
+	return Build(temporary)
+}
+
+// relativeTo is the path from a directory to another one: kustomize takes no absolute path of a directory.
+func relativeTo(directory, path string) (string, error) {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", path, err)
+	}
+	return filepath.Rel(directory, absolute)
 }
