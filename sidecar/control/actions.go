@@ -58,6 +58,7 @@ func (l *Loop) start(ctx context.Context, a sleep.Action) {
 		o.text, o.counts = asleepReason(o.view, l.attempt), l.counts.text(o.at)
 	case sleep.Fence:
 		l.attempt.judged = l.status.State
+		o.at = l.cluster.clock.at(o.at) // as for hibernation
 		l.pod.notePostmaster()
 	default: // the view is all that the others need
 	}

@@ -13,6 +13,9 @@ type apiClock struct {
 // at returns what it shows when this node's clock shows here.
 func (c *apiClock) at(here time.Time) time.Time { return here.Add(c.ahead) }
 
+// here returns what this node's clock shows when it shows at.
+func (c *apiClock) here(at time.Time) time.Time { return at.Add(-c.ahead) }
+
 // clockTolerance is how far the deadline of an announcement may be off, because the machine acts until expiryMargin
 // before it.
 const clockTolerance = time.Second
@@ -34,6 +37,6 @@ func (c *apiClock) learn(written, began time.Time, logger *slog.Logger) (changed
 		return false
 	}
 	c.ahead += more
-	logger.Warn("the clock of this node is not that of the API server, and is corrected for announcements and hibernations", "ahead", (-c.ahead).String())
+	logger.Warn("the clock of this node is not that of the API server, and is corrected for announcements and sleeps", "ahead", (-c.ahead).String())
 	return true
 }

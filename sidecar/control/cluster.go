@@ -45,7 +45,7 @@ func (k *cluster) do(ctx context.Context, o order) completed {
 	case sleep.Hibernate:
 		c.view, c.err = k.Kubernetes.Hibernate(ctx, o.view, o.at, o.text, o.counts)
 	case sleep.Fence:
-		c.view, c.err = k.Kubernetes.Fence(ctx, o.view, time.Now())
+		c.view, c.err = k.Kubernetes.Fence(ctx, o.view, o.at)
 	case sleep.RemoveAnnouncement:
 		c.view, c.err = k.Kubernetes.RemoveAnnouncement(ctx, o.view)
 	case sleep.Withdraw:

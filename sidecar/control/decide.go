@@ -167,7 +167,7 @@ func (d *dozeState) prepared(reason idle.Reason, since time.Time) {
 // that was requested, or if its pod, its specification, its operator or a plugin has changed. The operator applies such
 // a change only once the cluster is awake, and would then restart PostgreSQL under the client that woke it, or has
 // applied it in a new pod, for which it waits while the instance is fenced.
-func (d *dozeState) hibernatesAt(phase sleep.Phase, s *Status) time.Time {
+func (d *dozeState) hibernatesAt(phase sleep.Phase, s *Status, clock *apiClock) time.Time {
 	v, policy := s.View, s.Policy
 	if phase != sleep.Dozing {
 		return time.Time{}
@@ -176,7 +176,7 @@ func (d *dozeState) hibernatesAt(phase sleep.Phase, s *Status) time.Time {
 	if s.requestedDozing() || specification(v) != d.specification {
 		at = v.DozingSince
 	}
-	return later(at, d.retry)
+	return later(clock.here(at), d.retry)
 }
 
 // hibernateRetry is the wait after a failed attempt to hibernate a cluster that dozes.

@@ -240,6 +240,49 @@ func TestDoze_shrinksItsRequestsWhilePostgreSQLIsStopped(t *testing.T) {
 	})
 }
 
+// The plugin compares since when the cluster dozes with its own clock, which is that of the API server.
+func TestDoze_isTimedByTheClockOfTheAPIServer(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule    string
+		ahead   time.Duration
+		request bool // that it hibernates, a minute after the doze began
+	}{
+		{"the clocks agree", 0, false},
+		{"that of the node is behind", time.Hour, false},
+		{"that of the node is ahead", -time.Hour, false},
+		{"a request by the API server's clock, that of the node is behind", time.Hour, true},
+		{"a request by the API server's clock, that of the node is ahead", -time.Hour, true},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) { dozes(w); w.serverAhead = row.ahead }, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(time.Minute)
+				expect(t, w, "dozing", true, dozing)
+				w.with(func(w *world) {
+					if since := time.Now().Add(row.ahead).Sub(w.view.DozingSince); since < 0 || since > 30*time.Second {
+						t.Errorf("it dozes since %s ago", since)
+					}
+				})
+				wait(time.Minute)
+				expect(t, w, "hibernated early", false, asleep)
+				if row.request {
+					w.with(func(w *world) {
+						w.view.Annotations = maps.Clone(w.view.Annotations)
+						w.view.Annotations[contract.AnnotationSleepRequested] = time.Now().Add(row.ahead).UTC().Format(time.RFC3339)
+					})
+					loop.Deliver(w.seen())
+					wait(5 * time.Second)
+				} else {
+					wait(30 * time.Second)
+				}
+				expect(t, w, "hibernated", true, asleep)
+			})
+		})
+	}
+}
+
 func TestDoze_aPodThatLacksItsRequestsHibernatesInstead(t *testing.T) {
 	t.Parallel()
 	prepare := func(w *world) { dozes(w); w.instance.lacking = true }

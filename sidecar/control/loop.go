@@ -173,7 +173,7 @@ func (l *Loop) sampleDue() time.Time {
 	case !l.status.ViewKnown:
 		return time.Time{}
 	case l.doze.fenced:
-		return l.doze.hibernatesAt(l.machine.Phase(), &l.status)
+		return l.doze.hibernatesAt(l.machine.Phase(), &l.status, &l.cluster.clock)
 	}
 	return earliest(l.due, l.cluster.keepAwakeDue(l.status.View), l.parts.Monitor.NextSample())
 }

@@ -90,8 +90,7 @@ func (s *Status) mayDoze() bool {
 // annotations returns the Cluster's annotations. A client that requests that a dozing cluster hibernate, such as the
 // plugin, may have another clock, so a request made since the doze began counts as one of now.
 func annotations(v kubernetes.View, now time.Time) map[string]string {
-	requested, err := time.Parse(time.RFC3339, v.Annotations[contract.AnnotationSleepRequested])
-	if err != nil || !v.Dozing || requested.Before(v.DozingSince) {
+	if !requestedSince(v) {
 		return v.Annotations
 	}
 	changed := maps.Clone(v.Annotations)
@@ -106,11 +105,16 @@ func (s *Status) mayHibernateDozing(now time.Time) bool {
 	})
 }
 
-// requestedDozing reports whether a request that the cluster hibernates is newer than its doze. Both times are in whole
-// seconds.
+// requestedSince reports whether a request that the dozing cluster hibernates is newer than its doze. Both times are in
+// whole seconds.
+func requestedSince(v kubernetes.View) bool {
+	requested, err := time.Parse(time.RFC3339, v.Annotations[contract.AnnotationSleepRequested])
+	return err == nil && v.Dozing && !requested.Before(v.DozingSince)
+}
+
+// requestedDozing reports whether the dozing cluster is to hibernate because that was requested.
 func (s *Status) requestedDozing() bool {
-	requested := s.Policy.SleepRequested
-	return !requested.IsZero() && !requested.Before(s.View.DozingSince)
+	return requestedSince(s.View) && !s.Policy.SleepRequested.IsZero()
 }
 
 // specification identifies what the operator and the plugins make an instance of.

@@ -241,6 +241,11 @@ func TestLoop_cause(t *testing.T) {
 	dozing := kubernetes.View{Dozing: true, DozingSince: at, Generation: 1, Operator: "1.30"}
 	changed, upgraded := dozing, dozing
 	changed.Generation, upgraded.Operator = 2, "1.31"
+	requested := func(at time.Time) Status {
+		view := dozing
+		view.Annotations = map[string]string{contract.AnnotationSleepRequested: at.Format(time.RFC3339)}
+		return Status{View: view, Policy: idle.Policy{SleepRequested: at}}
+	}
 	for _, row := range []struct {
 		rule   string
 		status Status
@@ -254,8 +259,8 @@ func TestLoop_cause(t *testing.T) {
 			", because its pod still has the small requests of its last doze",
 		},
 		{"it has dozed for the threshold", Status{View: dozing}, ", for the threshold of 1h0m0s"},
-		{"a request during the doze", Status{View: dozing, Policy: idle.Policy{SleepRequested: at}}, ", on request"},
-		{"a request before it", Status{View: dozing, Policy: idle.Policy{SleepRequested: at.Add(-time.Second)}}, ", for the threshold of 1h0m0s"},
+		{"a request during the doze", requested(at), ", on request"},
+		{"a request before it", requested(at.Add(-time.Second)), ", for the threshold of 1h0m0s"},
 		{"a change of the specification", Status{View: changed}, ", because its pod, its specification, the operator or a plugin has changed"},
 		{"another operator", Status{View: upgraded}, ", because its pod, its specification, the operator or a plugin has changed"},
 	} {

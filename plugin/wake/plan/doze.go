@@ -143,7 +143,7 @@ func (p *Plan) disrupt(state State, now time.Time) {
 	switch repeat := requested.Add(contract.MaxRequestAge); {
 	case err == nil && !requested.Before(since) && now.Before(repeat):
 		p.at(repeat) // then it means nothing any more
-	case now.Before(since): // by the sidecar's clock, which would take a request of now for one from before the doze
+	case now.Before(since): // the sidecar would take a request of now for one from before the doze
 		p.at(since)
 	default:
 		request := now.UTC().Format(time.RFC3339)
