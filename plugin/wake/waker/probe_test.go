@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -105,7 +106,11 @@ func TestProber_keepsTheConnectionUntilTheSidecarKnowsItsPort(t *testing.T) {
 	p.Sidecars.client.Transport = patient{p.Sidecars.client.Transport}
 	instance, closed := postgres(t, password)
 	ctx, cancel := context.WithCancel(t.Context())
-	if !p.start(ctx, instance, netip.AddrPort{}, 0) {
+	conn, err := p.dial(ctx, instance)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !p.start(ctx, conn, instance, netip.AddrPort{}, 0, time.Minute) {
 		t.Error("PostgreSQL did not answer")
 	}
 	cancel() // as if the search had ended
@@ -162,26 +167,79 @@ func TestProber_tellsTheSidecarBeforePostgreSQLCanRefuse(t *testing.T) {
 	}
 }
 
-func TestProber_announcesOneProbeOfAnInstanceAtATime(t *testing.T) {
+// PostgreSQL forks a process for each connection: a busy one is not asked again before it has answered.
+func TestProber_connectsToAnInstanceOnceAtATime(t *testing.T) {
 	t.Parallel()
-	asked, release := make(chan struct{}, 100), make(chan struct{})
-	p := &Prober{within: time.Minute, Sidecars: sidecars(t, func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		asked <- struct{}{}
-		<-release
-	})}
-	p.Sidecars.client.Transport = patient{p.Sidecars.client.Transport}
-	instance, _ := postgres(t, password)
-	first := make(chan bool, 1)
-	go func() { first <- p.AcceptsSessions(t.Context(), instance) }()
-	<-asked
-	if p.AcceptsSessions(t.Context(), instance) {
-		t.Error("a second probe has an answer, although PostgreSQL answers one connection")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	close(release)
-	if !<-first {
-		t.Error("the first probe has no answer")
+	t.Cleanup(func() { _ = listener.Close() })
+	accept := func() net.Conn {
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
 	}
+	p := &Prober{within: time.Minute, Sidecars: sidecars(t, func(http.ResponseWriter, *http.Request) {})}
+	instance, answer := addrPort(listener.Addr()), make(chan bool, 1)
+	go func() { answer <- p.AcceptsSessions(t.Context(), instance) }()
+	conn := accept()
+	backend := pgproto3.NewBackend(conn, conn)
+	if _, err := backend.ReceiveStartupMessage(); err != nil {
+		t.Fatal(err)
+	}
+	first := p.connected.Get(instance)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if p.AcceptsSessions(ctx, instance) {
+		t.Error("another probe has an answer before the first one")
+	}
+	marker, err := net.Dial("tcp", instance.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = marker.Close() }()
+	if next := accept(); next.RemoteAddr().String() != marker.LocalAddr().String() {
+		t.Error("another probe has connected")
+	}
+	backend.Send(password)
+	if err := backend.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if !<-answer || !first.wait(t.Context()) {
+		t.Error("the first probe, or one that waits for it, has no answer")
+	}
+}
+
+// told is a sidecar that answers at once.
+type told struct{}
+
+func (told) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+}
+
+// The kubelet gives PostgreSQL five seconds to answer. Where it finds a busy one ready, so does a probe.
+func TestProber_isAsPatientAsTheKubelet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &Prober{Sidecars: NewSidecars(slog.New(slog.DiscardHandler))}
+		p.Sidecars.client.Transport = told{}
+		own, server := net.Pipe()
+		go func() {
+			backend := pgproto3.NewBackend(server, server)
+			_, _ = backend.ReceiveStartupMessage()
+			time.Sleep(4 * time.Second) // the bubble's clock
+			backend.Send(password)
+			_ = backend.Flush()
+		}()
+		if !p.start(t.Context(), own, netip.MustParseAddrPort("10.0.0.1:5432"), netip.AddrPort{}, p.limit(probeTimeout), p.limit(answerTimeout)) {
+			t.Error("an answer after four seconds is none")
+		}
+		synctest.Wait()
+	})
 }
 
 func equal(a, b netip.AddrPort) bool { return a == b }
@@ -195,7 +253,7 @@ func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func TestProber_closesTheConnectionThoughTheSidecarDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	p := &Prober{within: time.Minute, Sidecars: sidecars(t, func(_ http.ResponseWriter, r *http.Request) {
+	p := &Prober{Sidecars: sidecars(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 	})}

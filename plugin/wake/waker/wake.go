@@ -182,11 +182,12 @@ func (w *wake) wrote(value, from string) {
 	w.woke, w.recorded, w.unconfirmed, w.patchedVersion, w.phases.patched = true, value, "", from, time.Now()
 }
 
-// reachesWithin is how long an instance may be ready for its Service while no probe of this replica reaches it.
-const reachesWithin = 5 * time.Second
+// reachesWithin is how long an instance may be ready for its Service while no probe of this replica reaches it: long
+// enough for a whole probe and the pause before it.
+const reachesWithin = 2*probeTimeout + answerTimeout + time.Second
 
 // probeInstances starts probes of the instances. If none is known to accept sessions, it returns how long to wait
-// before the next ones. It does not wait for the probes, so that a lost packet does not delay the next probe.
+// before the next ones. It does not wait for the probes, so that the loss of a first packet delays no other probe.
 func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (found netip.AddrPort, wait time.Duration, _ error) {
 	candidates := seen.candidates()
 	if len(candidates) == 0 {
