@@ -86,6 +86,7 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	if replaced < 3 {
 		t.Errorf("the cluster that asked for new sidecars had %d pods, want one at first, one with the new one, and one with the old one again", replaced)
 	}
+	s.annotate(sleeper, scenario.SidecarUpdate, "on-restart") // the operator has seen it when the cluster is woken
 	s.sleeps(sleeper)
 	s.wake(sleeper)
 	s.carry(previous, sleeper)
@@ -94,7 +95,6 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	for _, c := range []*cnpgv1.Cluster{restarted, eager, patient[1]} { // one shows that the setting reaches it
 		s.must(kube.Delete(s.ctx, c))
 	}
-	s.annotate(sleeper, scenario.SidecarUpdate, "on-restart")
 	atOnce := next
 	atOnce.update = "immediate"
 	d.install(atOnce)

@@ -280,6 +280,9 @@ func TestAPersonsHibernation(t *testing.T) {
 		if out, err := kube.QueryAs(s.ctx, c, "rw", "connect_timeout=10", "select 1"); err == nil {
 			s.Fatalf("%s: answered %q", when, out)
 		}
+		for _, pod := range s.instances(c) { // which a reconciliation that saw "off" has made
+			s.must(kube.AwaitGone(s.ctx, &corev1.PodList{}, pod.Namespace, pod.Name, toHibernate))
+		}
 		s.asleep(c, when)
 	}
 	s.annotate(c, scenario.Hibernation, "on")
