@@ -110,7 +110,7 @@ func (p *Prober) Signal(ctx context.Context, instance, client netip.AddrPort) {
 }
 
 // start tells the sidecar that the connection is the client's, or a probe if there is none, and sends a startup packet,
-// if need be before the sidecar has answered.
+// if need be before the sidecar has answered. It waits for the sidecar for patience, and then for PostgreSQL's answer within.
 func (p *Prober) start(ctx context.Context, conn net.Conn, instance, client netip.AddrPort, patience, within time.Duration) bool {
 	local := addrPort(conn.LocalAddr())
 	address := contract.ClientAddress{Port: local.Port(), Peer: cmp.Or(client, local), Probe: !client.IsValid()}
