@@ -223,8 +223,42 @@ func TestResolve_takesOneWakeFromTheBudgetThroughHoweverManyServices(t *testing.
 			t.Errorf("one wake took %d from the budget", used)
 		}
 		synctest.Wait()
-		if kept := len(w.waker.granted.Keys()); kept != 0 {
+		if kept := len(w.waker.ongoing.Keys()); kept != 0 {
 			t.Errorf("%d clusters are kept", kept)
+		}
+	})
+}
+
+func TestMayWake_asksTheBudgetOnceForAWake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, func(*cnpgv1.Cluster) {})
+		defer w.waker.searches.add(service("-rw").UID, by)()
+		search := func() *wake { return &wake{Waker: w.waker, service: service("-rw"), depth: DepthHibernation} }
+		left := sourceBurst + sharedBurst
+		for _, row := range []struct {
+			rule, version string
+			woken, asks   bool
+		}{
+			{"the search that wakes the cluster asks, and leaves when it has", "7", true, true},
+			{"one that has seen the cluster before that wake does not ask", "7", false, false},
+			{"one that sees the next sleep asks", "8", false, true},
+		} {
+			asking, cluster := search(), &cnpgv1.Cluster{}
+			cluster.ResourceVersion = row.version
+			if _, err := asking.mayWake(cluster, time.Now()); err != nil {
+				t.Errorf("%s: %v", row.rule, err)
+			}
+			if row.woken {
+				asking.wrote("", cluster.ResourceVersion)
+			}
+			asking.leaveQueue()
+			if row.asks {
+				left--
+			}
+		}
+		if took := w.waker.Budget.took(gateway.SourceOf(by.Peer.Addr()), 9500, time.Now()); took != left {
+			t.Errorf("%d wakes are left, want %d", took, left)
 		}
 	})
 }

@@ -40,6 +40,14 @@ type queue struct {
 	asked map[netip.Addr]bool
 }
 
+// ongoing is what the searches of one cluster have in common: a wake uses the budget once, through however many Services
+// its clients come.
+type ongoing struct {
+	searches int    // that are running
+	granted  int    // of them, those that may wake the cluster
+	woken    string // the resourceVersion from which one of them woke it, which another may still have
+}
+
 // mayWake returns a client that may wake the cluster now. It asks for one client of each address, so that none waits
 // because of another's budget or unused wake. Its errors are errQueued and errNobodyWaits.
 func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (waiting, error) {
@@ -59,11 +67,11 @@ func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (waiting, error) 
 			continue
 		}
 		source := gateway.SourceOf(client.Peer.Addr())
-		w.granted.Change(clusterOf(w.service), func(searches *int) bool {
-			if granted = *searches != 0 || w.Budget.Take(source, clusterOf(w.service), now); granted {
-				*searches++
+		w.ongoing.Change(clusterOf(w.service), func(of *ongoing) bool {
+			if granted = of.granted != 0 || of.woken == cluster.ResourceVersion || w.Budget.Take(source, clusterOf(w.service), now); granted {
+				of.granted++
 			}
-			return *searches != 0
+			return true
 		})
 		if granted {
 			w.leaveQueue()
@@ -89,7 +97,7 @@ func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (waiting, error) 
 // leaveQueue withdraws all requests, when the search may wake the cluster or ends.
 func (w *wake) leaveQueue() {
 	if w.queue.granted {
-		w.granted.Change(clusterOf(w.service), func(searches *int) bool { *searches--; return *searches != 0 })
+		w.ongoing.Change(clusterOf(w.service), func(of *ongoing) bool { of.granted--; return true })
 	}
 	for source := range w.queue.asked {
 		w.Budget.Leave(source, clusterOf(w.service))

@@ -180,6 +180,7 @@ func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (wait time.Du
 // wrote records that this search woke the cluster, with a patch of that resourceVersion that wrote the value.
 func (w *wake) wrote(value, from string) {
 	w.woke, w.recorded, w.unconfirmed, w.patchedVersion, w.phases.patched = true, value, "", from, time.Now()
+	w.ongoing.Change(clusterOf(w.service), func(of *ongoing) bool { of.woken = from; return true })
 }
 
 // reachesWithin is how long an instance may be ready for its Service while no probe of this replica reaches it: long

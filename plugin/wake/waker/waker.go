@@ -128,9 +128,7 @@ type Waker struct {
 
 	changing, peers singleflight.Group
 	searches        searches
-	// granted counts, by cluster, the searches that may wake it: a wake uses the budget once, through however many
-	// Services its clients come.
-	granted keyed.Map[types.NamespacedName, int]
+	ongoing         keyed.Map[types.NamespacedName, ongoing]
 	// unsent are the addresses that sidecars have not accepted yet, by instance. A goroutine for each sends them.
 	unsent keyed.Map[netip.Addr, []contract.ClientAddress]
 }
@@ -273,6 +271,8 @@ func (w *Waker) search(service gateway.Service, client gateway.Client) (address 
 		Waker: w, service: service, client: client, phases: phases{began: time.Now()}, depth: DepthHibernation,
 		probed: make(chan probed, 1), signalled: map[netip.Addr]string{},
 	}
+	w.ongoing.Change(clusterOf(service), func(of *ongoing) bool { of.searches++; return true })
+	defer w.ongoing.Change(clusterOf(service), func(of *ongoing) bool { of.searches--; return of.searches != 0 })
 	defer wake.leaveQueue()
 	defer func() {
 		if caught := recover(); caught != nil {
