@@ -68,7 +68,8 @@ type Step struct {
 // Trace is what happened to one Cluster, in the order in which it took effect.
 type Trace struct {
 	Namespace, Name, UID string
-	// Dozed says that a doze was announced. sidecar/sleep has a model for such Clusters.
+	// Dozed says that a doze was announced, even if the Cluster hibernated without one at another time. sidecar/sleep has
+	// a model for such Clusters.
 	Dozed bool
 	Steps []Step
 }
@@ -88,8 +89,7 @@ func (t Trace) Text() string {
 }
 
 // Traces are those of all Clusters that were made while the log was written. omitted are the others: those whose
-// beginning is not known, and those of which no model tells: somebody else fenced them, or they dozed at one time and fell asleep
-// without at another.
+// beginning is not known, and those that another client fenced, for which no model has words.
 //
 // Each write is logged with the object that the API server answered with. That gives the order of the writes, which is that of
 // their resourceVersions, and what has become of the Cluster's status since the write before; so writes of the status, which

@@ -115,7 +115,7 @@ func TestTraces(t *testing.T) {
 		{"a plugin in the operator's pod is the plugin", made + wrote("patch", aSidecar, 1, 1, 2, announcement) + wrote("patch", inOperator, 2, 2, 3, announcement+`, "xata.io/scale-to-zero-gateway-ready": "a"`), "announce acknowledge"},
 		{"what was made before the log begins is left out", wrote("patch", aPerson, 1, 1, 2, on), "left out"},
 		{"so is what somebody else fenced", made + wrote("patch", aPerson, 1, 1, 2, fenced), "left out"},
-		{"and what dozed and fell asleep without a doze", held + wrote("patch", aSidecar, 4, 4, 5, announcement), "left out"},
+		{"what has dozed may hibernate without a doze later", held + wrote("patch", aSidecar, 4, 4, 5, announcement), "announce acknowledge hold announce"},
 		{"a client ends a doze", dozing + wrote("patch", aPlugin, 6, 6, 7, ""), "announce acknowledge hold fence record-stop wake-dozing"},
 		{"a person replaces the Cluster before PostgreSQL has stopped", held + fences(4, fenced+", "+since) + wrote("patch", aPerson, 5, 5, 6, ""),
 			"announce acknowledge hold fence person-replaces"},

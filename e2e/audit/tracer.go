@@ -12,8 +12,7 @@ type tracer struct {
 	omitted []string
 
 	current *Trace // nil: its beginning is not known, or it was omitted
-	// dozed says that a doze was announced, and plain that a sleep was that is none.
-	dozed, plain bool
+	dozed   bool   // a doze was announced
 
 	uid       string
 	state     state
@@ -41,16 +40,12 @@ func (t *tracer) take(r *record) {
 
 // finish ends the trace.
 func (t *tracer) finish() {
-	switch {
-	case t.current == nil:
-	case t.dozed && t.plain:
-		t.omit("it dozed, and fell asleep without")
-	default:
+	if t.current != nil {
 		t.current.Dozed = t.dozed
 		t.traces = append(t.traces, *t.current)
 		t.current = nil
 	}
-	t.dozed, t.plain = false, false
+	t.dozed = false
 }
 
 // omit leaves the current trace out.
@@ -246,7 +241,7 @@ func (t *tracer) announcementChanged(r *record, before, after state) {
 	case after.announced == before.announced:
 	case after.announced != "" && by.by == instance:
 		t.say(r, by, Announce)
-		t.dozed, t.plain = t.dozed || after.dozeAnnounced(), t.plain || !after.dozeAnnounced()
+		t.dozed = t.dozed || after.dozeAnnounced()
 	case after.announced != "":
 		t.say(r, by, PersonAnnounces)
 	case by.by == instance && (after.on && !before.on || after.fenced && !before.fenced): // part of that patch

@@ -41,7 +41,7 @@ func TestOnlyAnotherClusterMayHaveNoAuditLog(t *testing.T) {
 
 func TestTraces_leaveOutNoMoreThanIsNamed(t *testing.T) {
 	t.Parallel()
-	const once = "oneruleforbothends-go-x2x4f/drivers: it dozed, and fell asleep without"
+	const once = "lent-x2x4f/c: somebody else fenced it"
 	for _, row := range []struct {
 		rule    string
 		omitted []string
