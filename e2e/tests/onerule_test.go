@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/exec"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
@@ -20,8 +22,9 @@ const toCount = 3 * time.Second
 // visitor is something that connects to PostgreSQL. Its script runs in the drivers' pod, with HOST and PGPASSWORD.
 type visitor struct {
 	name, script string
-	// answered is set if the script prints an answer of PostgreSQL.
+	// answered is set if the script prints an answer of PostgreSQL, and status is what it exits with.
 	answered bool
+	status   int
 	// wakes is set if it wakes a sleeping cluster.
 	wakes bool
 	// counts is how it counts for an awake cluster, if that differs from a sleeping one.
@@ -188,14 +191,24 @@ func (s *story) ignoresDrivers(c *cnpgv1.Cluster, visitors []visitor) {
 // toIgnore is for how long a client that is ignored waits in vain.
 const toIgnore = 9 * time.Second
 
-// visit runs a visitor's script once, bounded by the time that a wake may take, and checks that it is answered if it is a client.
+// visit runs a visitor's script once, bounded by the time that a wake may take, and checks how it ends.
 func (s *story) visit(c *cnpgv1.Cluster, v visitor) {
 	s.Helper()
 	out, err := s.runVisit(c, v, toWake)
-	if v.answered && (err != nil || !strings.Contains(out, "answered")) {
-		s.Errorf("%s: %q (%v)", v.name, out, err)
+	status := 0
+	if err != nil {
+		var exited exec.ExitError
+		if status = -1; errors.As(err, &exited) {
+			status = exited.ExitStatus()
+		}
+	}
+	if status != v.status || v.answered && !strings.Contains(out, "answered") {
+		s.Errorf("%s: exit status %d (%d if too slow), want %d: %q (%v)", v.name, status, tooSlow, v.status, out, err)
 	}
 }
+
+// tooSlow is the exit status of a visit that has lasted too long.
+const tooSlow = 124
 
 // runVisit returns what a visitor's script prints.
 func (s *story) runVisit(c *cnpgv1.Cluster, v visitor, longest time.Duration) (string, error) {

@@ -25,10 +25,10 @@ func refusedVisitors() []visitor {
 	const replication = `psql -XAtqc IDENTIFY_SYSTEM "host=$HOST user=streaming_replica dbname=app replication=%s connect_timeout=5 sslmode=disable"`
 	return []visitor{
 		{name: "pg_isready", script: `pg_isready -t 60 -h "$HOST" -U app -d app`, wakes: true},
-		{name: "a wrong password", script: fmt.Sprintf(wrong, plain), wakes: true},
-		{name: "a wrong password over TLS", script: fmt.Sprintf(wrong, overTLS), wakes: true},
-		{name: "physical replication without TLS", script: fmt.Sprintf(replication, "true"), counts: anyhow},
-		{name: "logical replication without TLS", script: fmt.Sprintf(replication, "database"), counts: anyhow},
+		{name: "a wrong password", script: fmt.Sprintf(wrong, plain), status: 2, wakes: true},
+		{name: "a wrong password over TLS", script: fmt.Sprintf(wrong, overTLS), status: 2, wakes: true},
+		{name: "physical replication without TLS", script: fmt.Sprintf(replication, "true"), status: 2, counts: anyhow},
+		{name: "logical replication without TLS", script: fmt.Sprintf(replication, "database"), status: 2, counts: anyhow},
 	}
 }
 
@@ -88,7 +88,7 @@ listen postgres
 	option %s
 	server primary $HOST:5432 check inter 500ms
 END_OF_CONFIGURATION
-timeout --preserve-status 10 haproxy -db -f /tmp/haproxy.cfg`
+timeout --preserve-status 10 haproxy -db -f /tmp/haproxy.cfg || [ $? = 143 ] # SIGTERM`
 	const scan = `exec python3 -c 'import os, socket, ssl
 context = ssl.create_default_context()
 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
