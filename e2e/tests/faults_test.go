@@ -233,9 +233,13 @@ func TestAPIServerDown(t *testing.T) {
 	session := s.open(c, "rw")
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.awaitMetric(c.Status.CurrentPrimary, fmt.Sprintf("cnpg_scale_to_zero_threshold_seconds{cluster=%q} %.0f", c.Name, threshold.Seconds()))
+	call := s.caller(c)
 	session.Close()
-	closed := time.Now()
 	back := s.stops(server)
+	if err := <-call(); err != nil {
+		t.Errorf("a client got no answer while the API server was away: %v", err)
+	}
+	closed := time.Now()
 	pause(s.story, 2*threshold)
 	back()
 	began := time.Now()
