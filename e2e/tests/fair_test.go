@@ -213,7 +213,7 @@ func TestMonitoringThatComesBackDoesNotKeepWakingIt(t *testing.T) {
 		t.Errorf("the Event does not name the item: %s", message)
 	}
 	s.hibernated(c)
-	_, err = kube.AwaitEventSaying(s.ctx, c, "WakeQueued", "sessions that are ignored", toSettle)
+	_, err = kube.AwaitEventSaying(s.ctx, c, "WakeQueued", "only ignored sessions did", toSettle)
 	s.must(err)
 	s.asleep(c, fmt.Sprintf("the monitoring is back, and the cluster was up for %.0fs", up.Seconds()))
 }

@@ -267,7 +267,7 @@ func (a *access) counted(ctx context.Context, clusters []cnpgv1.Cluster) report 
 		switch observed := answered.report.WhatIf; {
 		case answered.pod == "":
 		case answered.err != nil:
-			r.Note = "its sidecar cannot be asked: " + because(answered.err)
+			r.Note = "cannot query its sidecar: " + because(answered.err)
 		case observed == nil || observed.ObservedSeconds <= 0:
 			r.Note = "it has not been observed"
 		default:

@@ -262,7 +262,7 @@ func defaultsOf(annotations map[string]string) []string {
 // take adds the report of the primary's sidecar.
 func (r *row) take(a answer) {
 	if a.err != nil {
-		r.note(fmt.Sprintf("the sidecar of %s cannot be asked: %s", a.pod, because(a.err)))
+		r.note(fmt.Sprintf("cannot query the sidecar of %s: %s", a.pod, because(a.err)))
 		return
 	}
 	r.IdleForSeconds, r.Due = a.report.IdleForSeconds, a.report.SleepDue

@@ -24,9 +24,9 @@ type step string
 const (
 	stepDone step = "" // neither hibernation nor a doze is requested
 	// If hibernation were turned off before the operator has deleted every pod, it would fail over.
-	stepAwaitPodsDeleted step = "The pods are being deleted; it is woken when that is over."
+	stepAwaitPodsDeleted step = "The operator is deleting the pods. The cluster is woken when they are gone."
 	stepEndHibernation   step = "The hibernation annotation is off."
-	stepAwaitStopped     step = "PostgreSQL is being stopped; it is started again when that is over."
+	stepAwaitStopped     step = "PostgreSQL is stopping. It is started again when it has stopped."
 	stepUnfence          step = "The fence is lifted." // PostgreSQL is started again
 	stepRefuse           step = plan.VolumesAtRisk     // the operator might delete volumes
 )

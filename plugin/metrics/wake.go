@@ -50,7 +50,7 @@ func NewWake(registerer prometheus.Registerer, limit int, timeout time.Duration)
 			Buckets: wakeSeconds,
 		}, []string{"depth"}),
 		held:    gauge("held_connections", "Connections of clients that wait for their cluster."),
-		queued:  gauge("queued_wakes", "Wakes that are queued because the addresses of their clients may not wake the cluster yet."),
+		queued:  gauge("queued_wakes", "Wakes that wait because the addresses of their clients have used up their budget of wakes, or have not used the last wake."),
 		spliced: gauge("spliced_connections", "Connections that go through the gateway to an instance."),
 		ignored: counter("ignored_connections_total", "Connections to sleeping clusters that wake no cluster, by kind.", "reason"),
 		refused: counter("refused_connections_total", "Connections that the gateway did not serve, by reason.", "reason"),

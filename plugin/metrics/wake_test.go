@@ -53,7 +53,7 @@ cnpg_scale_to_zero_ignored_connections_total{reason="not_allowed"} 0
 cnpg_scale_to_zero_ignored_connections_total{reason="pipelined"} 0
 cnpg_scale_to_zero_ignored_connections_total{reason="timeout"} 0
 cnpg_scale_to_zero_ignored_connections_total{reason="too_large"} 0
-# HELP cnpg_scale_to_zero_queued_wakes Wakes that are queued because the addresses of their clients may not wake the cluster yet.
+# HELP cnpg_scale_to_zero_queued_wakes Wakes that wait because the addresses of their clients have used up their budget of wakes, or have not used the last wake.
 # TYPE cnpg_scale_to_zero_queued_wakes gauge
 cnpg_scale_to_zero_queued_wakes 1
 # HELP cnpg_scale_to_zero_refused_connections_total Connections that the gateway did not serve, by reason.

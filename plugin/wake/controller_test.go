@@ -896,7 +896,7 @@ func TestWithoutAPortTheClusterStaysAwake(t *testing.T) {
 				t.Errorf("the next look is in %s", again)
 			}
 		}
-		if said := strings.Count(w.logged.String(), "a cluster cannot be woken by connections"); said != 1 {
+		if said := strings.Count(w.logged.String(), "the gateway cannot serve a Service of a cluster"); said != 1 {
 			t.Errorf("it was said %d times, want once: %s", said, &w.logged)
 		}
 		pass(t, 10*time.Second)

@@ -41,7 +41,7 @@ func (s *starting) AwaitReady(ctx context.Context) {
 		s.Logger.Info("the replica is ready", "clusters", len(known), "waited", time.Since(began).String())
 	case ctx.Err() != nil:
 	case wait.Interrupted(err):
-		s.Logger.Warn("the replica is called ready although not every cluster's Services lead here yet",
+		s.Logger.Warn("the replica reports that it is ready before the Services of every cluster lead here",
 			"clusters", len(known), "outstanding", left)
 	default:
 		s.Logger.Warn("cannot tell whether every cluster's Services lead here", "error", err.Error())

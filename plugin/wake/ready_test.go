@@ -116,7 +116,7 @@ func TestABadClusterDoesNotStopARollout(t *testing.T) {
 		says  string
 	}{
 		{"one that fails too often is given up", firstTries, 0, "becomes ready without leading a cluster's clients"},
-		{"nothing is waited for any longer than two minutes", firstTries - 1, readyWithin, "called ready although not every cluster's Services lead here yet"},
+		{"nothing is waited for any longer than two minutes", firstTries - 1, readyWithin, "ready before the Services of every cluster lead here"},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {

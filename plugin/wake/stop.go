@@ -75,7 +75,7 @@ func (c *Controller) awaitOthers(ctx context.Context) {
 		alone = left
 		return err == nil && left == 0, nil
 	}); err != nil {
-		c.Logger.Warn("Services lead to no other replica; their clients are refused until one leads them", "services", alone)
+		c.Logger.Warn("no other replica leads these Services; their clients are refused until one does", "services", alone)
 	}
 }
 

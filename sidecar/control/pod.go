@@ -37,11 +37,11 @@ func (p *pod) start(ctx context.Context, o order) task {
 	switch o.action {
 	case sleep.LeaveMarker:
 		if err := p.Marker.Leave(); err != nil {
-			p.Logger.Warn("PostgreSQL will not wait for the nodes before it shuts down", "error", err.Error())
+			p.Logger.Warn("cannot leave the marker for the preStop hook; PostgreSQL shuts down without waiting for the nodes", "error", err.Error())
 		}
 	case sleep.RemoveMarker:
 		if err := p.Marker.Remove(); err != nil {
-			p.Logger.Warn("the next end of the pod may take two seconds longer", "error", err.Error())
+			p.Logger.Warn("cannot remove the marker for the preStop hook; the next termination of the pod may take two seconds longer", "error", err.Error())
 		}
 	case sleep.RestoreReadiness:
 		p.restoreReadiness()
@@ -127,7 +127,7 @@ func (p *pod) restoreReadiness() {
 	p.ends.end(sleep.WithdrawReadiness)
 	if p.Readiness != nil {
 		if err := p.Readiness.Restore(); err != nil {
-			p.Logger.Warn("the pod becomes ready a few seconds later", "error", err.Error())
+			p.Logger.Warn("cannot restore the readiness of the pod, which becomes ready a few seconds later", "error", err.Error())
 		}
 	}
 }

@@ -206,7 +206,7 @@ func (r *recorder) listenFailed(ctx context.Context, v kubernetes.View, err erro
 	}
 	r.refused = refused.Database + refused.Code
 	r.write(ctx, v, kubernetes.EventWarning, "ListenRefused",
-		fmt.Sprintf("Notifications on channel %s of database %q are not received (SQLSTATE %s); the sidecar still observes sessions",
+		fmt.Sprintf("PostgreSQL refuses LISTEN for channel %s of database %q (SQLSTATE %s); the sidecar still observes sessions",
 			postgres.Channel, refused.Database, refused.Code))
 }
 

@@ -57,7 +57,7 @@ func (p *pod) guardStart(ctx context.Context) {
 				return
 			}
 			if err := p.Readiness.Withdraw(ctx); err != nil {
-				p.Logger.Warn("the pod may become ready before PostgreSQL serves", "error", err.Error())
+				p.Logger.Warn("cannot withdraw the readiness of the pod, which may become ready before PostgreSQL serves", "error", err.Error())
 			}
 		}
 	})

@@ -114,7 +114,7 @@ func (e *sessionEnder) endAtSleep(ctx context.Context, of *attempt) {
 	judged, ended, err := e.end(ctx, of)
 	switch {
 	case err != nil:
-		e.Logger.Warn("the sessions that do not count may not all be ended; the shutdown waits for them",
+		e.Logger.Warn("cannot terminate all sessions that do not count; the shutdown waits for them",
 			"sessions", judged, "error", err.Error())
 	case ended != 0:
 		e.Logger.Info("sessions that do not count are ended", "ended", ended)

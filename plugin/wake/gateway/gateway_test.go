@@ -79,7 +79,7 @@ func TestARefusedClientIsToldWhy(t *testing.T) {
 		told    error
 		text    string
 	}{
-		{"asleep by hand", ErrAsleepByHand, ErrAsleepByHand, "is asleep and does not wake on connection; to wake it: kubectl annotate -n shop clusters.example.org orders cnpg.io/hibernation-"},
+		{"asleep by hand", ErrAsleepByHand, ErrAsleepByHand, "is asleep and does not wake on connection; to wake it, once its pods are gone: kubectl annotate -n shop clusters.example.org orders cnpg.io/hibernation-"},
 		{"maintenance", ErrMaintenance, ErrMaintenance, "reusePVC false: the operator would delete the volumes of an instance that cannot be scheduled; end the maintenance, or set reusePVC to true"},
 		{"reconnect", ErrReconnect, ErrReconnect, "connect again, because its pg_hba"},
 		{"reconnect to what only the client reaches", ErrReconnectDirectly, ErrReconnectDirectly, "cannot reach its instances; connect again"},

@@ -46,13 +46,13 @@ func explain(err error, clusters string, service Service) refusal {
 		{errReplication, refusal{RefusedReplication, now, cluster +
 			" sleeps, and a replication connection does not wake it"}},
 		{ErrAsleepByHand, refusal{RefusedAsleepByHand, now, fmt.Sprintf(
-			"%s is asleep and does not wake on connection; to wake it: kubectl annotate -n %s %s %s "+contract.AnnotationHibernation+"-",
+			"%s is asleep and does not wake on connection; to wake it, once its pods are gone: kubectl annotate -n %s %s %s "+contract.AnnotationHibernation+"-",
 			cluster, service.Namespace, clusters, service.Cluster)}},
 		{ErrMaintenance, refusal{RefusedMaintenance, now, cluster +
 			" sleeps, and is not woken while spec.nodeMaintenanceWindow is in progress with reusePVC false: the operator " +
 			"would delete the volumes of an instance that cannot be scheduled; end the maintenance, or set reusePVC to true"}},
 		{ErrReconnectDirectly, refusal{RefusedReconnect, now, cluster +
-			" is awake, but this gateway cannot reach its instances; connect again, which leads to them directly"}},
+			" is awake, but this gateway cannot reach its instances; connect again to reach them directly"}},
 		{ErrReconnect, refusal{RefusedReconnect, now, cluster +
 			" is awake; connect again, because its pg_hba or network rules depend on the client's own address"}},
 		{ErrGone, refusal{RefusedFailed, now, cluster + " or this Service of it is being deleted, or is gone"}},
@@ -60,7 +60,7 @@ func explain(err error, clusters string, service Service) refusal {
 		{errUnreachable, refusal{RefusedUnreachable, now, cluster +
 			" does not accept connections; try again"}},
 		{errNoTLS, refusal{RefusedNoTLS, now, cluster + " serves no TLS"}},
-		{errClosed, refusal{RefusedClosed, now, "the gateway that wakes " + cluster + " stops; connect again"}},
+		{errClosed, refusal{RefusedClosed, now, "the gateway that wakes " + cluster + " is stopping; connect again"}},
 		{errHungUp, refusal{RefusedHungUp, now, ""}},
 		{errAhead, refusal{RefusedAhead, now, "too much was sent before " + cluster + " woke; wait for the server's answer"}},
 	} {

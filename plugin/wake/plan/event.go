@@ -80,7 +80,7 @@ func (p *Plan) tellUnwakeable(state State) {
 			Occasion: occasion,
 		})
 	case p.Unwakeable && (state.LedHere || len(p.Events) != unwritten):
-		message := fmt.Sprintf("The cluster sleeps and connections no longer wake it: %s. To wake it: kubectl annotate -n %s %s %s %s-",
+		message := fmt.Sprintf("The cluster sleeps and connections no longer wake it: %s. To wake it, once its pods are gone: kubectl annotate -n %s %s %s %s-",
 			reasonsInWords[p.Reason], state.Name.Namespace, state.Resource, state.Name.Name, contract.AnnotationHibernation)
 		if state.Cluster.VolumesAtRisk {
 			message += ", but not yet: " + VolumesAtRisk

@@ -132,7 +132,7 @@ func TestResolve_saysThatADelayedWakeWaitsForTheBudget(t *testing.T) {
 		}
 		synctest.Wait()
 		_, _, _, events := w.seen()
-		if len(events) != 3 || !strings.Contains(events[1], "WakeDelayed The wake takes longer than 30s: the addresses of its clients have begun as many wakes as they may for now") {
+		if len(events) != 3 || !strings.Contains(events[1], "WakeDelayed The wake takes longer than 30s: the addresses of its clients have used up their budget of wakes") {
 			t.Errorf("events:\n%s", strings.Join(events, "\n"))
 		}
 	})

@@ -25,8 +25,8 @@ var errQueued = errors.New("the wake waits for the budget")
 
 // Why a wake waits.
 const (
-	whyBudget = "the addresses of its clients have begun as many wakes as they may for now"
-	whyUnused = "the cluster was woken from the addresses of its clients and not used, or only by sessions that are ignored"
+	whyBudget = "the addresses of its clients have used up their budget of wakes"
+	whyUnused = "no session used the last wake from the addresses of its clients, or only sessions that are ignored"
 )
 
 // queue is the state of a wake that waits for the budget.
