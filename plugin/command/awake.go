@@ -14,10 +14,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// clocksApart is subtracted from the longest keep-awake time: the sidecar's clock may be behind, and a time further
-// ahead than it allows would turn the feature off.
-const clocksApart = time.Minute
-
 // kept is the output of keep-awake and release.
 type kept struct {
 	result
@@ -38,7 +34,7 @@ stays. This does not wake a cluster that sleeps.`,
 					`the duration is %q; allowed is more than 0s and at most 168h, such as "90m", "1h30m" or "2d"`, arguments[1])
 			}
 			return p.keep(c, arguments[0], func(cluster *cnpgv1.Cluster, now time.Time) (until time.Time, change bool) {
-				until = now.Add(min(length, contract.MaxKeepAwake-clocksApart)).UTC().Truncate(time.Second)
+				until = now.Add(min(length, contract.LongestKeepAwake)).UTC().Truncate(time.Second)
 				if policy, _ := idle.ParsePolicy(cluster.Annotations, now); policy.KeepAwakeUntil.After(until) {
 					return policy.KeepAwakeUntil.UTC(), false
 				}

@@ -162,6 +162,9 @@ const PoolersSleep = "sleep"
 const (
 	// MaxKeepAwake is the longest time for which a cluster can be kept awake.
 	MaxKeepAwake = 7 * 24 * time.Hour
+	// LongestKeepAwake is the longest that a program of this project sets: the clock of one that reads it may be behind,
+	// and a time further ahead than MaxKeepAwake would turn the feature off.
+	LongestKeepAwake = MaxKeepAwake - time.Minute
 	// MaxRequestAge is how old a request to sleep or to wake may be when it is first read, and how far in the future.
 	// An older request is not an error: it has been served, or had no effect.
 	MaxRequestAge = 5 * time.Minute

@@ -26,7 +26,7 @@ func TestHandle_notifications(t *testing.T) {
 		{"of two the longer holds", []postgres.Notification{
 			{Kind: postgres.KindKeepAwake, For: time.Hour}, {Kind: postgres.KindKeepAwake, For: time.Minute},
 		}, true, new(time.Hour), false},
-		{"one that is too long is cut", []postgres.Notification{{Kind: postgres.KindKeepAwake, For: 2 * contract.MaxKeepAwake}}, true, new(contract.MaxKeepAwake), false},
+		{"one that is too long is cut", []postgres.Notification{{Kind: postgres.KindKeepAwake, For: 2 * contract.MaxKeepAwake}}, true, new(contract.LongestKeepAwake), false},
 		{"release takes it away", []postgres.Notification{
 			{Kind: postgres.KindKeepAwake, For: time.Hour}, {Kind: postgres.KindRelease},
 		}, true, new(time.Duration(0)), false},

@@ -46,7 +46,7 @@ func (m *mailbox) post(n postgres.Notification) {
 		if m.mail.keepAwake == nil {
 			m.mail.keepAwake = &KeepAwakeRequest{}
 		}
-		m.mail.keepAwake.Until = later(m.mail.keepAwake.Until, n.At.Add(min(n.For, contract.MaxKeepAwake)))
+		m.mail.keepAwake.Until = later(m.mail.keepAwake.Until, n.At.Add(min(n.For, contract.LongestKeepAwake)))
 		m.mail.used = later(m.mail.used, n.At)
 	case postgres.KindRelease:
 		m.mail.keepAwake = &KeepAwakeRequest{Released: true}
