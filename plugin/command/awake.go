@@ -89,6 +89,9 @@ func (p *program) keep(
 				metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, contract.AnnotationKeepAwakeUntil, *value)
 			}
 			changes = map[string]*string{contract.AnnotationKeepAwakeUntil: value}
+			if value != nil { // it cancels a request to sleep, as the sidecar does
+				changes[contract.AnnotationSleepRequested] = nil
+			}
 		}
 		s := see(cluster, nil, false, now) // the state after the patch: the value replaced may have been invalid
 		sleeps = s.View.HibernationOn || s.View.Dozing

@@ -171,7 +171,7 @@ func Decide(policy Policy, invalid bool, state State, seen Observation, now time
 	if inWindow {
 		blockers = append(blockers, ReasonKeepAwakeWindow)
 	}
-	state = state.after(seen, eligible(blockers), now)
+	state = state.after(policy, seen, eligible(blockers), now)
 	clock, proven := state.clock(seen)
 	dozeBlockers := dozeBlockersOf(policy, seen)
 	threshold, hibernates := state.thresholds(policy, dozeBlockers)
@@ -358,7 +358,7 @@ func startsClock(r Reason) bool {
 }
 
 // after returns the state after one more sample.
-func (s State) after(seen Observation, eligible bool, now time.Time) State {
+func (s State) after(policy Policy, seen Observation, eligible bool, now time.Time) State {
 	first := s.SampledUntil.IsZero() && !seen.Unknown
 	tookOver := !first && eligible && s.EligibleSince.IsZero() // whether the former primary was used is not known
 	// While a sample fails, ended TCP sessions are reported all the same. Sessions over the Unix socket are not.
@@ -388,7 +388,7 @@ func (s State) after(seen Observation, eligible bool, now time.Time) State {
 			s.IdleSince = latest(s.IdleSince, seen.Used)
 		}
 	}
-	s = s.afterOthers(seen, eligible, now)
+	s = s.afterOthers(policy, seen, eligible, now)
 	unused := latest(s.Unused, s.Undecided)
 	switch {
 	case !s.LastActivity.IsZero(), !seen.Reported, seen.Elsewhere.Used, seen.Woken.IsZero(), missed, tookOver:
@@ -411,8 +411,9 @@ func (o Observation) unwatched(since time.Time) bool {
 	return o.Gap || !o.Reported && o.Began.Sub(since) > longestGap
 }
 
-// afterOthers applies what the other instances, the Cluster and the control channel say.
-func (s State) afterOthers(seen Observation, eligible bool, now time.Time) State {
+// afterOthers applies what the other instances, the Cluster and the control channel say. A time to stay awake until
+// cancels a request to sleep.
+func (s State) afterOthers(policy Policy, seen Observation, eligible bool, now time.Time) State {
 	if seen.Elsewhere.Asked {
 		switch {
 		case seen.Elsewhere.Active:
@@ -422,7 +423,7 @@ func (s State) afterOthers(seen Observation, eligible bool, now time.Time) State
 		}
 	}
 	s.Requested = latest(s.Requested, seen.Requested)
-	if now.Sub(s.Requested) > requestLasts {
+	if now.Sub(s.Requested) > requestLasts || now.Before(policy.KeepAwakeUntil) {
 		s.Requested = time.Time{}
 	}
 	switch {
