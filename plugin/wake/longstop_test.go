@@ -22,6 +22,7 @@ func TestRecordLongStop_saysOnceForWhatAStopWaits(t *testing.T) {
 		c.Annotations[contract.AnnotationHibernation] = "on"
 		c.Annotations[contract.AnnotationAsleepSince] = time.Now().UTC().Format(time.RFC3339)
 	}
+	manual := func(c *cnpgv1.Cluster) { sleeps(c); c.Annotations[contract.AnnotationWake] = contract.WakeManual }
 	hibernated := func(c *cnpgv1.Cluster) {
 		sleeps(c)
 		c.Status.Conditions = []metav1.Condition{{Type: contract.AnnotationHibernation, Status: metav1.ConditionTrue, Reason: "Hibernated"}}
@@ -50,6 +51,7 @@ func TestRecordLongStop_saysOnceForWhatAStopWaits(t *testing.T) {
 		{"a kubelet that does not answer", contract.FieldManager, sleeps, running(), true, begin + "pod orders-1 still runs no container, and is being deleted" + hibernation},
 		{"an operator that has not begun", contract.FieldManager, sleeps, running("postgres"), false, begin + "the operator has not deleted pod orders-1" + hibernation},
 		{"an operator that does not go on", contract.FieldManager, sleeps, nil, false, begin + "the operator has not reported yet that every pod is deleted" + hibernation},
+		{"nobody is held where connections wake nothing", contract.FieldManager, manual, running("postgres"), true, "PostgreSQL has not stopped within 30s: pod orders-1 still runs postgres" + hibernation},
 		{"an instance manager that does not obey", contract.FieldManager, dozesUnstopped, running("postgres"), false, begin + "the instance manager of pod orders-1 has not stopped it" + doze},
 		{"nothing of a cluster that has stopped", contract.FieldManager, hibernated, running("postgres"), true, ""},
 		{"nothing of a doze that has stopped PostgreSQL", contract.FieldManager, dozes, running("postgres"), false, ""},

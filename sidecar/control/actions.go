@@ -190,6 +190,11 @@ func asleepReason(v kubernetes.View, done attempt) string {
 	if v.Dozing {
 		return "dozing since " + v.DozingSince.UTC().Format(time.RFC3339) + done.cause
 	}
+	return idleReason(done)
+}
+
+// idleReason says why a cluster that is awake falls asleep.
+func idleReason(done attempt) string {
 	if done.judged.Unused.IsZero() {
 		return "idle since " + done.judged.IdleSince.UTC().Format(time.RFC3339) + done.cause
 	}

@@ -64,9 +64,17 @@ func (p *reporter) success(ctx context.Context, s *Status, done *attempt, doze b
 func (p *reporter) doze(ctx context.Context, s *Status, done *attempt) {
 	since := done.judged.IdleSince.UTC().Format(time.RFC3339)
 	p.logger.Info("the cluster is fenced to doze", "idleSince", since, "suspended", done.suspended)
-	p.write(ctx, s.View, kubernetes.EventNormal, "Dozed",
-		"Dozing: idle since "+since+", for the "+s.Policy.Doze.String()+" of doze-minutes; hibernates at "+
-			s.View.DozingSince.Add(s.Policy.Threshold-s.Policy.Doze).UTC().Format(time.RFC3339))
+	p.write(ctx, s.View, kubernetes.EventNormal, "Dozed", dozed(s, *done))
+}
+
+// dozed returns the Event's message.
+func dozed(s *Status, done attempt) string {
+	reason := idleReason(done)
+	if done.judged.Unused.IsZero() {
+		reason += ", for the " + s.Policy.Doze.String() + " of doze-minutes"
+	}
+	return fmt.Sprintf("Dozing: %s; hibernates at %s",
+		reason, s.View.DozingSince.Add(s.Policy.Threshold-s.Policy.Doze).UTC().Format(time.RFC3339))
 }
 
 // putToSleep returns the Event's message.

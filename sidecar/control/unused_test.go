@@ -228,6 +228,19 @@ func TestPutToSleep_saysWhatForUnlessNobodyUsedIt(t *testing.T) {
 	}
 }
 
+func TestDozed_saysWhatForUnlessNobodyUsedIt(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	s := &Status{View: kubernetes.View{DozingSince: at}, Policy: idle.Policy{Threshold: time.Hour, Doze: 10 * time.Minute}}
+	const hibernates = "; hibernates at 2026-03-01T12:50:00Z"
+	if got := dozed(s, attempt{judged: idle.State{IdleSince: at}}); got != "Dozing: idle since 2026-03-01T12:00:00Z, for the 10m0s of doze-minutes"+hibernates {
+		t.Error(got)
+	}
+	if got := dozed(s, attempt{judged: idle.State{IdleSince: at, Unused: at}}); got != "Dozing: unused since it was woken at 2026-03-01T12:00:00Z"+hibernates {
+		t.Error(got)
+	}
+}
+
 func TestPutToSleep_saysHowManySessionsMayHaveBeenEnded(t *testing.T) {
 	t.Parallel()
 	if got := putToSleep(kubernetes.View{}, attempt{unconfirmed: 50}); !strings.HasSuffix(got, "ended sessions that do not count: at most 50") {

@@ -169,9 +169,13 @@ func (p *Plan) tellLongStop(state State, now time.Time) {
 	for _, instance := range *state.Inspected {
 		waits = append(waits, instance.waits(cluster))
 	}
+	held := ""
+	if len(p.Lead) != 0 {
+		held = ", and clients are held until it has"
+	}
 	p.Events = append(p.Events, Event{Warning: true, Reason: "StopDelayed", Occasion: begun, Message: fmt.Sprintf(
-		"PostgreSQL has not stopped within %s, and clients are held until it has: %s. PostgreSQL waits for %s (condition ContinuousArchiving)",
-		LongStop, cmp.Or(strings.Join(waits, "; "), "the operator has not reported yet that every pod is deleted"), order)})
+		"PostgreSQL has not stopped within %s%s: %s. PostgreSQL waits for %s (condition ContinuousArchiving)",
+		LongStop, held, cmp.Or(strings.Join(waits, "; "), "the operator has not reported yet that every pod is deleted"), order)})
 }
 
 // waits says what a stop waits for in an instance's pod.
