@@ -118,6 +118,11 @@ func TestSleep(t *testing.T) {
 			w.reports["orders-1"] = withBlockers(idling(time.Minute), "dozing")
 			w.patched = w.obey(3 * time.Second)
 		}, ""},
+		"kept-awake": {with(map[string]string{contract.AnnotationKeepAwakeUntil: "2000-01-01T02:00:00Z"}), nil, ""},
+		"dozing-in-a-window": {func(c *cnpgv1.Cluster) {
+			dozing(c)
+			c.Annotations[contract.AnnotationKeepAwake] = "Mon-Sun 00:00-24:00 Etc/UTC"
+		}, nil, ""},
 		"already":         {asleep, nil, ""},
 		"already-by-hand": {byHand, nil, ""},
 		"already-going":   {func(c *cnpgv1.Cluster) { asleep(c); condition("DeletingPods")(c) }, nil, ""},
