@@ -215,7 +215,7 @@ fuzz: ## Fuzz every parser and the decision (FUZZTIME each), and read ten millio
 	go test ./sidecar/idle -run '^TestDecide_agreesWithAnOracleOnRandomHistories$$' -timeout 2h -args -histories 10000000 -seed $$(date +%s)
 	go test ./plugin/wake/startup -run '^TestDamagedPackets$$' -timeout 2h -args -packets 10000000
 	@for package in $$(git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
-		for name in $$(grep -hoE '^func Fuzz[A-Za-z0-9]+' $$package/*_test.go | cut -c6-); do \
+		for name in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$package/*_test.go | cut -c6-); do \
 			echo "$$package $$name"; (cd $$package && go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) .) || exit 1; \
 		done; done
 

@@ -61,7 +61,7 @@ func (p Program) Build(ctx context.Context, file string) error {
 
 func (p Program) compile(ctx context.Context, source, binary string) error {
 	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+p.Version, "-o", binary, source)
-	command.Dir, command.Env, command.Stderr = p.Module, append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
+	command.Dir, command.Env, command.Stderr = p.Module, append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux"), os.Stderr
 	if err := command.Run(); err != nil {
 		return fmt.Errorf("compile %s: %w", source, err)
 	}
