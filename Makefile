@@ -83,6 +83,7 @@ e2e-kind: ## Run the main end-to-end tests on a cluster of kind with build/plugi
 
 .PHONY: bench
 bench: ## Measure what the sidecar and the plugin cost
+	@git log -1 --format='commit %h'; date -u +%F; uptime
 	@ls -l build/plugin.tar build/sidecar.tar 2>/dev/null || true
 	go test -run '^$$' -bench . -benchmem ./plugin/... ./sidecar/...
 	@./e2e/on-cluster.sh sh -c 'go -C e2e run -exec "$$INSIDE" ./bench $(BENCHFLAGS)'

@@ -18,8 +18,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// soaking enables the test of this file, and makes TestPluginDown run for the time that docs/explanation/high-availability.md reports: make
-// soak.
+// soaking enables the tests that make e2e leaves out, and makes others run for longer: make soak (CONTRIBUTING.md lists them).
 var soaking = os.Getenv("SOAK") != ""
 
 // killEvery is the interval between two kills of a plugin replica.

@@ -4,6 +4,7 @@ package workflows
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -258,31 +259,32 @@ func TestRelease_checksBeforeItPushes(t *testing.T) {
 	}
 }
 
-// The inputs that a fuzz target has found are replayed only as long as the target has their folder's name.
-func TestFuzz_everyInputHasItsTarget(t *testing.T) {
+// The inputs that a fuzz target has found are replayed only as long as the target has their folder's name. Each target has some.
+func TestFuzz_everyTargetHasItsInputs(t *testing.T) {
 	t.Parallel()
-	var folders []string
-	for _, pattern := range []string{"/*/testdata/fuzz/*", "/*/*/testdata/fuzz/*", "/*/*/*/testdata/fuzz/*"} {
-		found, err := filepath.Glob(root + pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		folders = append(folders, found...)
-	}
-	if len(folders) == 0 {
-		t.Fatal("there are no inputs")
-	}
-	for _, folder := range folders {
-		tests, err := filepath.Glob(filepath.Join(folder, "../../../*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !slices.ContainsFunc(tests, func(path string) bool {
+	declared := regexp.MustCompile(`(?m)^func (Fuzz\w+)\(f \*testing\.F\)`)
+	var targets, folders []string
+	if err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && filepath.Base(filepath.Dir(path)) == "fuzz":
+			folders = append(folders, filepath.Join(path, "../../..", entry.Name()))
+		case strings.HasSuffix(path, "_test.go"):
 			body, err := os.ReadFile(path)
-			return err == nil && strings.Contains(string(body), "func "+filepath.Base(folder)+"(f *testing.F)")
-		}) {
-			t.Errorf("%s is of no target", folder)
+			for _, match := range declared.FindAllStringSubmatch(string(body), -1) {
+				targets = append(targets, filepath.Join(filepath.Dir(path), match[1]))
+			}
+			return err
 		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(targets)
+	slices.Sort(folders)
+	if len(targets) == 0 || !slices.Equal(targets, folders) {
+		t.Errorf("the targets are %q, and there are inputs of %q", targets, folders)
 	}
 }
 

@@ -252,7 +252,7 @@ func TestAssign_losesTheLastPortToAnotherReplica(t *testing.T) {
 					}
 				})
 			}
-			raced := interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // the fake is one
+			raced := interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{
 				Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 					first(ctx)
 					return c.Create(ctx, o, options...)
@@ -276,7 +276,7 @@ func TestAssign_failsIfTheAPIServerDoesNotAnswerInTime(t *testing.T) {
 	t.Parallel()
 	writes := 0
 	c := api(t, &writes)
-	late := interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // the fake is one
+	late := interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{
 		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
 			return context.DeadlineExceeded
 		},
