@@ -118,7 +118,7 @@ func TestReadme_isShort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if lines := strings.Count(string(body), "\n"); lines > 150 {
-		t.Errorf("README.md has %d lines, at most 150 are wanted", lines)
+	if lines := strings.Count(string(body), "\n"); lines > 120 {
+		t.Errorf("README.md has %d lines, at most 120 are wanted", lines)
 	}
 }

@@ -94,6 +94,9 @@ same word.`,
 				return fmt.Errorf("read the clusters: %w", err)
 			}
 			answer := diagnosis{Findings: judge(collected.facts), Unread: append([]string{}, collected.unread...)}
+			for i := range answer.Findings {
+				answer.Findings[i].Page = p.page(answer.Findings[i].Page)
+			}
 			var unwritten error
 			if archive := collected.archive; archive != nil {
 				archive.addText("findings.txt", answer.text())
@@ -115,6 +118,15 @@ same word.`,
 	c.Flags().BoolVar(&lookOnly, "no-archive", false, "only say what is wrong")
 	c.Flags().BoolVar(&redacts, "redact", false, "replace addresses and the names of users and databases in the archive")
 	return c
+}
+
+// page returns where a page of the repository can be read, for the version of this program.
+func (p *program) page(path string) string {
+	ref := "main"
+	if strings.HasPrefix(p.version, "v") {
+		ref = p.version
+	}
+	return "https://github.com/cnpg-i/scale-to-zero/blob/" + ref + "/" + path
 }
 
 // text has the findings, one a line.

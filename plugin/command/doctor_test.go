@@ -424,7 +424,7 @@ func TestDoctor_saysWhatItCannotReadAndWhatIsWrong(t *testing.T) {
 		},
 		"a plugin that is not there is found": {
 			func(h *hospital) { h.answers["/apis/apps/v1/deployments?app=scale-to-zero"] = appsv1.DeploymentList{} }, exitFound,
-			"No Deployment of the plugin exists (docs/guides/install.md).",
+			"No Deployment of the plugin exists (https://github.com/cnpg-i/scale-to-zero/blob/main/docs/guides/install.md).",
 		},
 		"a namespace without such a Cluster is named": {
 			func(h *hospital) {
