@@ -121,7 +121,7 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 	switch view := plan.View(cluster, now); {
 	case view.VolumesAtRisk:
 		return fmt.Errorf("the Cluster %q is not put to sleep: %s", s.name, plan.VolumesAtRisk)
-	case now.Before(policy.KeepAwakeUntil): // this cancels requests
+	case now.Before(policy.KeepAwakeUntil):
 		return fmt.Errorf("the Cluster %q cannot be put to sleep: it is kept awake until %s; to end that: %s release -n %s %s",
 			s.name, policy.KeepAwakeUntil.UTC().Format(time.RFC3339), called, cluster.Namespace, cluster.Name)
 	case view.Dozing && policy.KeepsAwake(now):

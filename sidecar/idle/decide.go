@@ -122,6 +122,8 @@ type State struct {
 	LastActivity time.Time
 	// Requested is when sleep was requested; zero if it was not.
 	Requested time.Time
+	// KeptAwakeUntil is the time of the policy at the newest sample before which no sleep was allowed.
+	KeptAwakeUntil time.Time
 	// Unused is when a connection woke the cluster, as long as every sample and event since proves that nobody has used
 	// it; otherwise zero.
 	Unused time.Time
@@ -411,8 +413,8 @@ func (o Observation) unwatched(since time.Time) bool {
 	return o.Gap || !o.Reported && o.Began.Sub(since) > longestGap
 }
 
-// afterOthers applies what the other instances, the Cluster and the control channel say. A time to stay awake until
-// cancels a request to sleep.
+// afterOthers applies what the other instances, the Cluster and the control channel say. A new time to stay awake until
+// cancels a request to sleep that was made before.
 func (s State) afterOthers(policy Policy, seen Observation, eligible bool, now time.Time) State {
 	if seen.Elsewhere.Asked {
 		switch {
@@ -423,9 +425,11 @@ func (s State) afterOthers(policy Policy, seen Observation, eligible bool, now t
 		}
 	}
 	s.Requested = latest(s.Requested, seen.Requested)
-	if now.Sub(s.Requested) > requestLasts || now.Before(policy.KeepAwakeUntil) {
+	until := policy.KeepAwakeUntil
+	if now.Sub(s.Requested) > requestLasts || now.Before(until) && until.After(s.KeptAwakeUntil) {
 		s.Requested = time.Time{}
 	}
+	s.KeptAwakeUntil = until
 	switch {
 	case !eligible:
 		s.EligibleSince, s.ElsewhereSince, s.Requested = time.Time{}, time.Time{}, time.Time{}
