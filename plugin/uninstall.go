@@ -100,7 +100,7 @@ func awaitRemovable(
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("no Cluster lists the plugin, but %s is still there after %s; check that the plugin runs, because it removes this", left, within)
+			return fmt.Errorf("no Cluster lists the plugin, but %s is still there after %s; check that the plugin runs, which removes it", left, within)
 		}
 		timer := time.NewTimer(pollEvery)
 		select {

@@ -236,11 +236,11 @@ func TestAPIServerDown(t *testing.T) {
 	call := s.caller(c)
 	session.Close()
 	back := s.stops(server)
+	pause(s.story, 2*threshold)
 	if err := <-call(); err != nil {
 		t.Errorf("a client got no answer while the API server was away: %v", err)
 	}
 	closed := time.Now()
-	pause(s.story, 2*threshold)
 	back()
 	began := time.Now()
 	at, err := kube.AwaitCluster(s.ctx, c, "asleep after the API server came back", toSleep+toSettle, scenario.HibernationOn)

@@ -268,6 +268,8 @@ func TestFuzz_everyTargetHasItsInputs(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
+		case path == root+"/.git" || path == root+"/build":
+			return fs.SkipDir
 		case entry.IsDir() && filepath.Base(filepath.Dir(path)) == "fuzz":
 			folders = append(folders, filepath.Join(path, "../../..", entry.Name()))
 		case strings.HasSuffix(path, "_test.go"):

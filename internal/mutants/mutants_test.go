@@ -172,6 +172,51 @@ var mutants = []mutant{
 		"plugin/cnpgi/lifecycle.go", `case owner.updatesImmediately(l.AtOnce):`, `case MUTANT || owner.updatesImmediately(l.AtOnce):`,
 		"plugin/cnpgi", "TestWhatRolls", "FAIL: TestWhatRolls/by_default_nothing_does",
 	},
+	{
+		"a search that has seen the cluster before it was woken asks the budget",
+		"plugin/wake/waker/queue.go", `of.woken == cluster.ResourceVersion`, `!MUTANT && of.woken == cluster.ResourceVersion`,
+		"plugin/wake/waker", "TestMayWake_asksTheBudgetOnceForAWake", "507 wakes are left, want 508",
+	},
+	{
+		"a wake does not time out while clients keep coming",
+		"plugin/wake/waker/wake.go", `if now.Sub(cmp.Or(w.late, w.phases.began)) >= w.Limit {`, `if !MUTANT && now.Sub(cmp.Or(w.late, w.phases.began)) >= w.Limit {`,
+		"plugin/wake/waker", "TestResolve_timesOutWhileClientsKeepComing", "the results are",
+	},
+	{
+		"a client waits for passwords long after the wake",
+		"plugin/wake/waker/secrets.go", `lately := now.Sub(woken)`, `lately := MUTANT || now.Sub(woken)`,
+		"plugin/wake/waker", "TestResolve_waitsForNoPasswordLongAfterTheWake", "the client was held for",
+	},
+	{
+		"a wake of before the sleep is measured",
+		"plugin/wake/plan/wake.go", `wake.At.Before(p.Memory.asleepSince)`, `!MUTANT && wake.At.Before(p.Memory.asleepSince)`,
+		"plugin/wake/plan", "TestDecide_measuresTheLastWake", "which a person has ended: 8s",
+	},
+	{
+		"a wake that times out is counted at each Service",
+		"plugin/metrics/wake.go", `if now.Sub(counts.last) < w.timeout {`, `if !MUTANT && now.Sub(counts.last) < w.timeout {`,
+		"plugin/metrics", "TestClusterWakes_countATimeoutOnce", "wakes timed out, want 2",
+	},
+	{
+		"keep-awake does not cancel a request to sleep",
+		"sidecar/idle/decide.go", `|| !s.Requested.After(s.CancelledAt) {`, `|| !MUTANT && !s.Requested.After(s.CancelledAt) {`,
+		"sidecar/idle", "TestDecide_transcriptsAreGolden", "FAIL: TestDecide_transcriptsAreGolden/request.txt",
+	},
+	{
+		"a sample is not repeated for a session that ends meanwhile",
+		"sidecar/monitor/sample.go", `ended := !change.Used.IsZero()`, `ended := !MUTANT && !change.Used.IsZero()`,
+		"sidecar/monitor", "TestSample_isRepeatedForASessionThatEndsMeanwhile", "the next sample is due at",
+	},
+	{
+		"since when a cluster dozes is by the node's clock",
+		"sidecar/control/actions.go", `o.at = l.cluster.clock.at(o.at) // as for hibernation`, `if !MUTANT { o.at = l.cluster.clock.at(o.at) }`,
+		"sidecar/control", "TestDoze_isTimedByTheClockOfTheAPIServer", "it dozes since",
+	},
+	{
+		"a request to stay awake that arrives in a sample is not written after it",
+		"sidecar/control/decide.go", `l.run(ctx, l.cluster.persistKeepAwake(l.status.View)) // after`, `if !MUTANT { l.run(ctx, l.cluster.persistKeepAwake(l.status.View)) } // after`,
+		"sidecar/control", "TestDrive_keepAwakeIsWrittenAfterTheSampleThatItArrivesIn", "FAIL: TestDrive_keepAwakeIsWrittenAfterTheSampleThatItArrivesIn",
+	},
 }
 
 func TestMutants_areNoticed(t *testing.T) {

@@ -80,7 +80,7 @@ func (p *program) keep(
 	err = a.change(c.Context(), name, func(cluster *cnpgv1.Cluster) map[string]*string {
 		now := time.Now()
 		until, change := decide(cluster, now)
-		var changes map[string]*string
+		changes := map[string]*string{}
 		if change {
 			var value *string
 			delete(cluster.Annotations, contract.AnnotationKeepAwakeUntil)
@@ -88,14 +88,17 @@ func (p *program) keep(
 				value = new(until.Format(time.RFC3339))
 				metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, contract.AnnotationKeepAwakeUntil, *value)
 			}
-			changes = map[string]*string{contract.AnnotationKeepAwakeUntil: value}
-			if value != nil { // it cancels a request to sleep, as the sidecar does
-				changes[contract.AnnotationSleepRequested] = nil
-			}
+			changes[contract.AnnotationKeepAwakeUntil] = value
+		}
+		if _, requested := cluster.Annotations[contract.AnnotationSleepRequested]; requested && !until.IsZero() {
+			changes[contract.AnnotationSleepRequested] = nil
 		}
 		s := see(cluster, nil, false, now) // the state after the patch: the value replaced may have been invalid
 		sleeps = s.View.HibernationOn || s.View.Dozing
 		answer = kept{s.result(now), until}
+		if len(changes) == 0 {
+			return nil
+		}
 		return changes
 	})
 	if err != nil {

@@ -122,7 +122,7 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 	case view.VolumesAtRisk:
 		return fmt.Errorf("the Cluster %q is not put to sleep: %s", s.name, plan.VolumesAtRisk)
 	case now.Before(policy.KeepAwakeUntil):
-		return fmt.Errorf("the Cluster %q cannot be put to sleep: it is kept awake until %s; to end that: %s release -n %s %s",
+		return fmt.Errorf("the Cluster %q cannot be put to sleep: keep-awake-until is %s; to remove it: %s release -n %s %s",
 			s.name, policy.KeepAwakeUntil.UTC().Format(time.RFC3339), called, cluster.Namespace, cluster.Name)
 	case view.Dozing && policy.KeepsAwake(now):
 		return fmt.Errorf("the Cluster %q dozes, and does not hibernate in a keep-awake window, nor within five minutes of a request to wake it", s.name)

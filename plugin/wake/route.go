@@ -98,7 +98,7 @@ func (r *router) noteUnallocated(cluster types.NamespacedName, err error, again 
 	again.at(again.now.Add(unallocatedFor))
 	said := r.unallocated.Get(cluster)
 	if r.unallocated.Set(cluster, true); !said {
-		r.Logger.Warn("cannot lead every Service of a cluster to the gateway; connections do not wake it, and it does not fall asleep", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
+		r.Logger.Warn("the gateway cannot serve a Service of a cluster; connections through it do not wake the cluster, which does not fall asleep", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
 	}
 }
 

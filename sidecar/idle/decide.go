@@ -122,8 +122,9 @@ type State struct {
 	LastActivity time.Time
 	// Requested is when sleep was requested; zero if it was not.
 	Requested time.Time
-	// KeptAwakeUntil is the time of the policy at the newest sample before which no sleep was allowed.
-	KeptAwakeUntil time.Time
+	// KeptAwakeUntil is the policy's keep-awake-until at the newest sample, and CancelledAt is when that last became
+	// later, which cancelled every request made before.
+	KeptAwakeUntil, CancelledAt time.Time
 	// Unused is when a connection woke the cluster, as long as every sample and event since proves that nobody has used
 	// it; otherwise zero.
 	Unused time.Time
@@ -425,11 +426,13 @@ func (s State) afterOthers(policy Policy, seen Observation, eligible bool, now t
 		}
 	}
 	s.Requested = latest(s.Requested, seen.Requested)
-	until := policy.KeepAwakeUntil
-	if now.Sub(s.Requested) > requestLasts || now.Before(until) && until.After(s.KeptAwakeUntil) {
+	if until := policy.KeepAwakeUntil; now.Before(until) && until.After(s.KeptAwakeUntil) {
+		s.CancelledAt = now
+	}
+	s.KeptAwakeUntil = policy.KeepAwakeUntil
+	if now.Sub(s.Requested) > requestLasts || !s.Requested.After(s.CancelledAt) {
 		s.Requested = time.Time{}
 	}
-	s.KeptAwakeUntil = until
 	switch {
 	case !eligible:
 		s.EligibleSince, s.ElsewhereSince, s.Requested = time.Time{}, time.Time{}, time.Time{}

@@ -154,6 +154,13 @@ func observationOf(t *testing.T, clock string, words []string) (Observation, tim
 			}
 		case "requested":
 			seen.Requested = began
+			if argument != "" { // how long before
+				ago, err := time.ParseDuration(argument)
+				if err != nil {
+					t.Fatal(err)
+				}
+				seen.Requested = began.Add(-ago)
+			}
 		case "against-doze":
 			seen.DozeBlockers = append(seen.DozeBlockers, Reason(argument))
 		case "siblings":

@@ -141,8 +141,8 @@ func Woken(lastWake, message string) Event {
 // LongStop is how long PostgreSQL may take to stop before an Event says what it waits for. Most stops take two seconds.
 const LongStop = 30 * time.Second
 
-// tellLongStop says, once for each sleep, what PostgreSQL waits for if it takes long to stop: its clients are held
-// until then. The sidecar cannot, because it ends as soon as its pod is deleted.
+// tellLongStop says, once for each sleep, what PostgreSQL waits for if it takes long to stop: clients are held or
+// refused until then. The sidecar cannot, because it ends as soon as its pod is deleted.
 func (p *Plan) tellLongStop(state State, now time.Time) {
 	cluster := state.Cluster
 	key, order := contract.AnnotationDozingSince, "its WAL to be archived, for at most spec.switchoverDelay"

@@ -154,7 +154,7 @@ func TestResolve_waitsForTheBudget(t *testing.T) {
 		if took := time.Since(began); took < sharedEvery {
 			t.Errorf("it took %s only", took)
 		}
-		if messages := w.woken(); len(messages) != 1 || !strings.Contains(messages[0], "deleted every pod after 0s, the budget of wakes delayed it by 1s, the hibernation annotation was off 0s later") {
+		if messages := w.woken(); len(messages) != 1 || !strings.Contains(messages[0], "deleted every pod after 0s, the wake waited 1s until one of its clients was allowed to wake the cluster, the hibernation annotation was off 0s later") {
 			t.Errorf("Events: %v", messages)
 		}
 		_, _, _, events := w.seen()

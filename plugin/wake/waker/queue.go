@@ -26,7 +26,7 @@ var errQueued = errors.New("the wake waits for the budget")
 // Why a wake waits.
 const (
 	whyBudget = "the addresses of its clients have used up their budget of wakes"
-	whyUnused = "no session used the last wake from the addresses of its clients, or only sessions that are ignored"
+	whyUnused = "no session used the last wake from the addresses of its clients, or only ignored sessions did"
 )
 
 // queue is the state of a wake that waits for the budget.

@@ -329,7 +329,7 @@ func (w *wake) message(took time.Duration) string {
 	}
 	waited := ""
 	if rounded(queued) != 0 {
-		waited = fmt.Sprintf("the budget of wakes delayed it by %s, ", rounded(queued))
+		waited = fmt.Sprintf("the wake waited %s until one of its clients was allowed to wake the cluster, ", rounded(queued))
 	}
 	return fmt.Sprintf(
 		"Woken by %s through Service %s in %s: the operator had deleted every pod after %s, %sthe hibernation annotation was off %s later, a pod had an address %s later, PostgreSQL accepted sessions %s later",
