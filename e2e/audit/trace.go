@@ -89,7 +89,7 @@ func (t Trace) Text() string {
 }
 
 // Traces are those of all Clusters that were made while the log was written. omitted are the others: those whose
-// beginning is not known, and those that another client fenced, for which no model has words.
+// beginning is unknown, and those that another client fenced, for which no model has words.
 //
 // Each write is logged with the object that the API server answered with. That gives the order of the writes, which is that of
 // their resourceVersions, and what has become of the Cluster's status since the write before; so writes of the status, which
