@@ -198,6 +198,11 @@ var mutants = []mutant{
 		"plugin/metrics", "TestClusterWakes_countATimeoutOnce", "wakes timed out, want 2",
 	},
 	{
+		"what the server did for a client ends with the last sample that found it",
+		"sidecar/idle/decide.go", `|| s.Blocked && !blocked:`, `|| s.Blocked && !blocked && !MUTANT:`,
+		"sidecar/idle", "TestDecide_transcriptsAreGolden", "FAIL: TestDecide_transcriptsAreGolden/blocked-until.txt",
+	},
+	{
 		"keep-awake does not cancel a request to sleep",
 		"sidecar/idle/decide.go", `|| !s.Requested.After(s.CancelledAt) {`, `|| !MUTANT && !s.Requested.After(s.CancelledAt) {`,
 		"sidecar/idle", "TestDecide_transcriptsAreGolden", "FAIL: TestDecide_transcriptsAreGolden/request.txt",

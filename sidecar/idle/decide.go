@@ -109,9 +109,8 @@ func (e Elsewhere) Reason() Reason {
 type State struct {
 	// IdleSince is since when the instance has been proven idle; zero while in use or unknown.
 	IdleSince time.Time
-	// BlockedUntil is the end of the newest sample with a blocker whose end starts the clock; zero once it has started
-	// it.
-	BlockedUntil time.Time
+	// Blocked says that the newest sample had a blocker whose end starts the clock.
+	Blocked bool
 	// EligibleSince is since when this instance has been the one that decides; zero while it is not.
 	EligibleSince time.Time
 	// ElsewhereSince is since when the other instances have been idle, as far as they were asked.
@@ -366,22 +365,18 @@ func (s State) after(policy Policy, seen Observation, eligible bool, now time.Ti
 	tookOver := !first && eligible && s.EligibleSince.IsZero() // whether the former primary was used is not known
 	// While a sample fails, ended TCP sessions are reported all the same. Sessions over the Unix socket are not.
 	missed := !first && (seen.Gap || seen.Began.Sub(s.SampledUntil) > unsampledAtMost)
-	if slices.ContainsFunc(seen.Blockers, startsClock) {
-		s.BlockedUntil = seen.Ended
-	} else {
-		if !s.IdleSince.IsZero() {
-			s.IdleSince = latest(s.IdleSince, s.BlockedUntil)
-		}
-		s.BlockedUntil = time.Time{}
-	}
+	blocked := slices.ContainsFunc(seen.Blockers, startsClock)
 	switch {
 	case seen.Unknown:
 		s.IdleSince = time.Time{}
 	case len(seen.InUse) != 0:
 		s.IdleSince, s.LastActivity = time.Time{}, latest(s.LastActivity, seen.Ended)
-	case s.IdleSince.IsZero() || seen.Ended.Before(s.IdleSince) || seen.unwatched(s.SampledUntil):
-		s.IdleSince = seen.Ended // idleness begins here, or the machine's clock was set back, or the last sample is too old
+	case s.IdleSince.IsZero() || seen.Ended.Before(s.IdleSince) || seen.unwatched(s.SampledUntil) || s.Blocked && !blocked:
+		// Idleness begins here, or the machine's clock was set back, or the last sample is too old, or what blocked has
+		// ended since then.
+		s.IdleSince = seen.Ended
 	}
+	s.Blocked = blocked
 	if !seen.Unknown {
 		s.SampledUntil = seen.Ended
 	}

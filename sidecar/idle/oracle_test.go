@@ -232,8 +232,8 @@ func idleBackTo(moments []moment, wanted time.Time) bool {
 		if seen.Unknown || len(seen.InUse) != 0 {
 			return false
 		}
-		if slices.Contains(seen.Blockers, ReasonSubscription) {
-			used = latest(used, seen.Ended)
+		if slices.Contains(seen.Blockers, ReasonSubscription) { // it may have lasted until the next sample
+			used = latest(used, moments[min(i+1, len(moments)-1)].seen.Ended)
 		}
 		if used = latest(used, seen.Used); used.After(wanted) {
 			return false

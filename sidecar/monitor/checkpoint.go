@@ -75,8 +75,8 @@ func (f *CheckpointFile) Save(c Checkpoint) error {
 		}
 		return max(int64(up-now.Sub(t)), 1)
 	}
-	if !c.State.IdleSince.IsZero() && c.State.BlockedUntil.After(c.State.IdleSince) { // the blocker may end meanwhile
-		c.State.IdleSince = c.State.BlockedUntil
+	if c.State.Blocked { // the blocker may end meanwhile
+		c.State.IdleSince = time.Time{}
 	}
 	body, err := json.Marshal(checkpointContent{
 		Version: checkpointVersion, Instance: f.instance, Specification: c.Specification, SavedAt: int64(up),
