@@ -74,6 +74,18 @@ func (c *ClientAddrs) sessionMissed() bool {
 	return c.missed
 }
 
+// restarted says that the server started at a time: what was announced before was for an earlier one.
+func (c *ClientAddrs) restarted(at time.Time) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.missed = false
+	for peer, e := range c.connections {
+		if !e.probe && !e.seen && e.until.Add(-announcementLifetime).Before(at) {
+			delete(c.connections, peer)
+		}
+	}
+}
+
 // sessionAwaited reports whether it has announced one that may be missed, or still to begin: once it is open, it counts
 // as connecting until a sample has it.
 func (c *ClientAddrs) sessionAwaited() bool {

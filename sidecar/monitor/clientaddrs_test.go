@@ -143,6 +143,13 @@ func TestClientAddrs_missesASessionThatNobodyHasJudged(t *testing.T) {
 		{"not once it has gone either", false, func(table *ClientAddrs) { table.seen(here); table.seen(gone) }, false, false},
 		{"not one whose end was reported", false, func(table *ClientAddrs) { table.ended(gateway) }, false, false},
 		{"one that ended before a sample, or never came", false, func(table *ClientAddrs) { time.Sleep(2 * announcementLifetime); table.seen(gone) }, true, false},
+		{"not one for a server that has restarted since", false, func(table *ClientAddrs) { table.restarted(time.Now().Add(time.Second)) }, false, false},
+		{"nor one that was missed before", false, func(table *ClientAddrs) {
+			time.Sleep(2 * announcementLifetime)
+			table.seen(gone)
+			table.restarted(time.Now())
+		}, false, false},
+		{"but one that was announced since", false, func(table *ClientAddrs) { table.restarted(time.Now().Add(-time.Second)) }, false, true},
 		{"not a probe", true, func(table *ClientAddrs) { table.seen(gone) }, false, false},
 		{"one for which there was no room", true, func(table *ClientAddrs) {
 			for port := range maximumClientAddrs + 1 {

@@ -43,6 +43,7 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 	change := m.handleWaiting()
 	if before := m.sessions.newest.Started; before != 0 && before != sample.Started {
 		m.checkpoints.resumed = false // an earlier process can have missed sessions of an earlier server only
+		m.peers.addrs.restarted(time.UnixMicro(sample.Started))
 	}
 	change.Restored = m.checkpoints.restore(sample, m.sockets.watching() && m.sessions.used.IsZero())
 	if change.Restored != nil && !change.Restored.IdleSince.IsZero() {
