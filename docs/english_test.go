@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -44,12 +45,21 @@ func TestPages_arePlainEnglish(t *testing.T) {
 	}
 }
 
+// Comments and manifests as well.
 func TestMessages_arePlainEnglish(t *testing.T) {
 	t.Parallel()
-	for _, program := range []string{"../plugin", "../sidecar"} {
-		err := filepath.WalkDir(program, func(path string, _ fs.DirEntry, err error) error {
-			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+	for _, directory := range []string{"../plugin", "../sidecar", "../manifests", "../sql"} {
+		err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.Type().IsRegular() || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/testdata/") {
 				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			check(t, path, string(text), banned)
+			if !strings.HasSuffix(path, ".go") {
+				return nil
 			}
 			files := token.NewFileSet()
 			file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
@@ -58,9 +68,7 @@ func TestMessages_arePlainEnglish(t *testing.T) {
 			}
 			ast.Inspect(file, func(node ast.Node) bool {
 				if text, ok := node.(*ast.BasicLit); ok && text.Kind == token.STRING {
-					where := files.Position(text.Pos()).String()
-					check(t, where, strings.Trim(text.Value, "\"`"), banned)
-					check(t, where, strings.Trim(text.Value, "\"`"), bannedInMessages)
+					check(t, files.Position(text.Pos()).String(), strings.Trim(text.Value, "\"`"), bannedInMessages)
 				}
 				return true
 			})

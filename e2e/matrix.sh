@@ -12,7 +12,7 @@ flags() {
 	local versions
 	IFS=/ read -ra versions <<<"$1"
 	if [ "${#versions[@]}" != 3 ]; then
-		echo "matrix: combination \"$1\": allowed is OPERATOR/KUBERNETES/POSTGRESQL, such as 1.29.2/1.34.4/17" >&2
+		echo "matrix: combination \"$1\": it must be OPERATOR/KUBERNETES/POSTGRESQL, such as 1.29.2/1.34.4/17" >&2
 		return 1
 	fi
 	echo "-operator ${versions[0]} -kubernetes ${versions[1]} -postgres ${versions[2]}"

@@ -62,7 +62,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 			return fmt.Errorf("another installation of the plugin runs in namespace %s: a Kubernetes cluster can have one, so remove one of the two (docs/reference/networks.md)", other)
 		}
 	}
-	// What runs goes on while the gateway drains: held clients wait for clusters that the operator wakes with our help.
+	// What runs keeps running while the gateway drains: held clients wait for clusters that the operator wakes with our help.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	// The newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events.

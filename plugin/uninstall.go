@@ -35,7 +35,7 @@ func checkUninstall(ctx context.Context, arguments []string, stdout, stderr io.W
 	flags.SetOutput(stderr)
 	group := flags.String("group", cmp.Or(os.Getenv(contract.EnvCNPGGroup), contract.DefaultCNPGGroup), "API group of the Cluster resource")
 	version := flags.String("version", cmp.Or(os.Getenv(contract.EnvCNPGVersion), contract.DefaultCNPGVersion), "API version of the Cluster resource")
-	within := flags.Duration("within", time.Minute, "how long the plugin is given to remove what it made")
+	within := flags.Duration("within", time.Minute, "how long to wait until the plugin has removed the objects that it created")
 	if err := flags.Parse(arguments); err != nil {
 		return fmt.Errorf("read the flags: %w", err)
 	}
@@ -73,7 +73,7 @@ func (e *inUseError) Error() string {
 		names = append(append([]string{}, names[:named]...), fmt.Sprintf("and %d more", more))
 	}
 	return fmt.Sprintf("%d Clusters list the plugin, and without it the operator does not reconcile them, failover included: %s; "+
-		"take the plugin from spec.plugins of each first", len(e.Clusters), strings.Join(names, ", "))
+		"remove the plugin from spec.plugins of each first", len(e.Clusters), strings.Join(names, ", "))
 }
 
 // awaitRemovable returns nil if no Cluster lists the plugin and the plugin has removed its objects for those that did,
@@ -100,7 +100,7 @@ func awaitRemovable(
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("no Cluster lists the plugin, but %s is still there after %s; check that the plugin runs, which removes it", left, within)
+			return fmt.Errorf("no Cluster lists the plugin, but %s is still there after %s; the plugin removes it, so check that the plugin runs", left, within)
 		}
 		timer := time.NewTimer(pollEvery)
 		select {

@@ -78,8 +78,8 @@ func TestCheckUninstall_refusesWhileAClusterListsThePlugin(t *testing.T) {
 		{"nobody uses it", nil, ""},
 		{"another plugin is not this one", []client.Object{cluster("orders", cnpgv1.PluginConfiguration{Name: "barman-cloud.cloudnative-pg.io"})}, ""},
 		{"one that is turned off is not called", []client.Object{cluster("orders", cnpgv1.PluginConfiguration{Name: contract.PluginName, Enabled: ptr.To(false)})}, ""},
-		{"a cluster is named", []client.Object{cluster("orders", ours), cluster("invoices")}, "1 Clusters list the plugin, and without it the operator does not reconcile them, failover included: shop/orders; take"},
-		{"of many some are named", many, "shop/c09, and 2 more; take"},
+		{"a cluster is named", []client.Object{cluster("orders", ours), cluster("invoices")}, "1 Clusters list the plugin, and without it the operator does not reconcile them, failover included: shop/orders; remove"},
+		{"of many some are named", many, "shop/c09, and 2 more; remove"},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()

@@ -183,9 +183,9 @@ func (e explanation) writeWorker(p func(string, ...any)) {
 	switch {
 	case r.SleepDue == nil:
 	case r.SleepDue.After(e.At):
-		p("If nothing happens, the threshold passes at %s.\n", r.SleepDue.Format(time.RFC3339))
+		p("If it stays idle, the threshold is reached at %s.\n", r.SleepDue.Format(time.RFC3339))
 	default:
-		p("The threshold passed at %s.\n", r.SleepDue.Format(time.RFC3339))
+		p("The threshold was reached at %s.\n", r.SleepDue.Format(time.RFC3339))
 	}
 	if r.LastActivity != nil {
 		p("Activity was last seen at %s.\n", r.LastActivity.Format(time.RFC3339))

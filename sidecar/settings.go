@@ -82,7 +82,7 @@ func readSettings(lookup func(string) string) (settings, error) {
 		}
 	}
 	if err := s.level.UnmarshalText([]byte(optional(contract.EnvLogLevel, "info"))); err != nil {
-		bad(contract.EnvLogLevel, "allowed are debug, info, warn and error")
+		bad(contract.EnvLogLevel, "it must be debug, info, warn or error")
 	}
 	return s, errors.Join(problems...)
 }

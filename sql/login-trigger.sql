@@ -29,7 +29,7 @@
 -- commit, and is stuck there, holds up that one login.
 --
 -- Not seen on these, but reported of earlier minor releases (BUG #19488): after the last login trigger of a database was
--- dropped, standbys refuse logins to it until somebody has logged in to it on the primary.
+-- dropped, standbys refuse logins to it until a user has logged in to it on the primary.
 
 DO $install$
 BEGIN
@@ -42,7 +42,7 @@ BEGIN
         CREATE SCHEMA scale_to_zero;
         GRANT USAGE ON SCHEMA scale_to_zero TO PUBLIC;
     END IF;
-    -- Not CREATE OR REPLACE: that would keep the owner of a function that somebody put here before, and what the owner makes of it
+    -- Not CREATE OR REPLACE: that would keep the owner of a function that was put here before, and what the owner makes of it
     -- later would run with the rights of everybody who logs in.
     DROP EVENT TRIGGER IF EXISTS scale_to_zero_login;
     DROP FUNCTION IF EXISTS scale_to_zero.notify_login();
@@ -82,7 +82,7 @@ BEGIN
             RETURN;
         END IF;
         -- A commit with NOTIFY holds one lock of the whole instance until it ends, and it may wait long for
-        -- a synchronous standby. So one login at a time, and none while somebody holds that lock: an object of
+        -- a synchronous standby. So one login at a time, and none while another session holds that lock: an object of
         -- class pg_database and number 0.
         IF NOT pg_try_advisory_xact_lock(hashtextextended('scale_to_zero.notify_login', 0))
             OR EXISTS (SELECT FROM pg_locks WHERE locktype = 'object' AND classid = 'pg_database'::regclass AND objid = 0)

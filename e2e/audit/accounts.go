@@ -42,9 +42,9 @@ func Accounts(requests []Request, plugin, certificates []rbacv1.PolicyRule) []Ac
 func spared(rules []rbacv1.PolicyRule) map[Call]string {
 	calls := map[Call]string{
 		{"create", "discovery.k8s.io", "endpointslices", "restricted"}: "only OpenShift asks for it",
-		{"update", "discovery.k8s.io", "endpointslices", ""}:           "a slice is mended when its Service's port or the plugin's address changes, or somebody changed it",
+		{"update", "discovery.k8s.io", "endpointslices", ""}:           "a slice is mended when its Service's port or the plugin's address changes, or another client changed it",
 		{"patch", "", "events", ""}:                                    "an Event that is repeated is patched, and none need be",
-		{"update", rbac, "roles", ""}:                                  "a Role is mended when somebody changed it, or another version of the plugin wrote it",
+		{"update", rbac, "roles", ""}:                                  "a Role is mended when another client changed it, or another version of the plugin wrote it",
 		{"update", rbac, "rolebindings", ""}:                           "as a Role, and when a cluster gets another service account",
 	}
 	for _, call := range Granted(rules) {

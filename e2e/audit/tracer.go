@@ -162,7 +162,7 @@ func (t *tracer) rulesChanged(r *record, before, after state) {
 // dozeChanged has the words for the fence, and for what is recorded of a doze.
 func (t *tracer) dozeChanged(r *record, before, after state) {
 	if t.current != nil && after.theirs {
-		t.omit("somebody else fenced it")
+		t.omit("another manager fenced it")
 	}
 	by := t.author(r, fence)
 	switch {

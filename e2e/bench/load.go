@@ -114,7 +114,7 @@ func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) e
 const (
 	// floodRate is how many connects a second are offered.
 	floodRate = 5000
-	// floodPatience is how long one waits to be accepted: less than until its first packet is sent again, since a server whose
+	// floodPatience is how long one waits to be accepted: less than until its first packet is sent again, because a server whose
 	// queue is full takes no notice of it.
 	floodPatience = 900 * time.Millisecond
 )

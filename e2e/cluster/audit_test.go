@@ -41,7 +41,7 @@ func TestOnlyAnotherClusterMayHaveNoAuditLog(t *testing.T) {
 
 func TestTraces_leaveOutNoMoreThanIsNamed(t *testing.T) {
 	t.Parallel()
-	const once = "lent-x2x4f/c: somebody else fenced it"
+	const once = "lent-x2x4f/c: another manager fenced it"
 	for _, row := range []struct {
 		rule    string
 		omitted []string

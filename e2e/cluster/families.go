@@ -45,7 +45,7 @@ const (
 // Check says which families there are if these are others.
 func (f Families) Check() error {
 	if f != IPv4 && f != DualStack {
-		return fmt.Errorf("IP family %q: allowed are %s and %s", string(f), IPv4, DualStack)
+		return fmt.Errorf("IP family %q: it must be %s or %s", string(f), IPv4, DualStack)
 	}
 	return nil
 }

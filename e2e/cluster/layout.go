@@ -44,7 +44,7 @@ func DefaultLayout(source string) (Layout, error) {
 		Source: source, Cache: os.Getenv("SCALE_TO_ZERO_CACHE"), Run: os.Getenv("SCALE_TO_ZERO_RUN"), Network: os.Getenv("SCALE_TO_ZERO_NETWORK"),
 	}
 	if !networks.MatchString(l.Network) {
-		return Layout{}, fmt.Errorf("SCALE_TO_ZERO_NETWORK is %q: allowed are at most ten lower-case letters", l.Network)
+		return Layout{}, fmt.Errorf("SCALE_TO_ZERO_NETWORK is %q: it must be at most ten lower-case letters", l.Network)
 	}
 	if l.Cache == "" {
 		user, err := os.UserCacheDir()

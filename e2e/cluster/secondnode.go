@@ -44,7 +44,7 @@ func (l Layout) nodes() []Layout {
 // checkNodes says how many nodes there may be.
 func (o Options) checkNodes() error {
 	if o.Nodes != 1 && o.Nodes != 2 {
-		return fmt.Errorf("%d nodes: allowed are 1 and 2", o.Nodes)
+		return fmt.Errorf("%d nodes: it must be 1 or 2", o.Nodes)
 	}
 	if o.Nodes == 2 && o.Families != IPv4 {
 		return errors.New("a cluster of two nodes has IPv4 only")

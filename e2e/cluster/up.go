@@ -28,7 +28,7 @@ type Options struct {
 // outside the network of the cluster, because nothing leads out of that, and then moves this process into it, as Enter does.
 func (l Layout) Up(ctx context.Context, progress *Progress, options Options) (err error) {
 	if options.ProxyMode != "iptables" && options.ProxyMode != "nftables" {
-		return fmt.Errorf("proxy mode %q: allowed are iptables and nftables", options.ProxyMode)
+		return fmt.Errorf("proxy mode %q: it must be iptables or nftables", options.ProxyMode)
 	}
 	if err := errors.Join(options.Families.Check(), options.Versions.Check(), options.checkNodes()); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 // Layer writes the files of one layer.
 type Layer func(*tar.Writer) error
 
-// File describes a file of a layer; all belong to root, whoever makes the image.
+// File describes a file of a layer; all belong to root.
 type File struct {
 	// Name is the path in the image, without the slash at its beginning.
 	Name string

@@ -157,7 +157,7 @@ func (a *access) askAll(ctx context.Context, instances []instance) []answer {
 }
 
 // mayNotAsk is why a sidecar was not asked that would perhaps answer.
-const mayNotAsk = "you may not ask it (get pods/proxy)"
+const mayNotAsk = "you are not allowed to query it (get pods/proxy)"
 
 // because explains briefly why a sidecar did not answer.
 func because(err error) string {
@@ -172,7 +172,7 @@ func because(err error) string {
 	case apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err),
 		apierrors.ReasonForError(err) == metav1.StatusReasonUnknown && errors.As(err, &answered) &&
 			answered.Status().Code >= http.StatusInternalServerError:
-		return "the API server does not reach it"
+		return "the API server cannot reach it"
 	default:
 		return err.Error()
 	}
@@ -232,7 +232,7 @@ func (which *choice) flags(c *cobra.Command, selector, everywhere string) {
 func (which *choice) parse(c *cobra.Command) (err error) {
 	which.matching, err = labels.Parse(which.selector)
 	if err != nil || c.Flags().Changed("selector") && which.matching.Empty() {
-		return usage(`--selector is %q; allowed is a label selector such as "team=shop"`, which.selector)
+		return usage(`--selector is %q; it must be a label selector such as "team=shop"`, which.selector)
 	}
 	return nil
 }

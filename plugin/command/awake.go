@@ -31,7 +31,7 @@ stays. This does not wake a cluster that sleeps.`,
 			length, err := parseDays(arguments[1])
 			if err != nil || length <= 0 || length > contract.MaxKeepAwake {
 				return usage(
-					`the duration is %q; allowed is more than 0s and at most 168h, such as "90m", "1h30m" or "2d"`, arguments[1])
+					`the duration is %q; it must be more than 0s and at most 168h, such as "90m", "1h30m" or "2d"`, arguments[1])
 			}
 			return p.keep(c, arguments[0], func(cluster *cnpgv1.Cluster, now time.Time) (until time.Time, change bool) {
 				until = now.Add(min(length, contract.LongestKeepAwake)).UTC().Truncate(time.Second)

@@ -185,9 +185,9 @@ func flagError(c *cobra.Command, err error) error {
 		flag := invalid.GetFlag()
 		switch flag.Value.Type() {
 		case "duration":
-			return usage(`--%s is %q; allowed is a duration such as "90s" or "5m"`, flag.Name, invalid.GetValue())
+			return usage(`--%s is %q; it must be a duration such as "90s" or "5m"`, flag.Name, invalid.GetValue())
 		case "bool":
-			return usage(`--%s is %q; allowed is "true" or "false"`, flag.Name, invalid.GetValue())
+			return usage(`--%s is %q; it must be "true" or "false"`, flag.Name, invalid.GetValue())
 		}
 	}
 	return usage("%v; %s --help lists what is allowed", err, strings.Replace(c.CommandPath(), Name, called, 1))

@@ -38,8 +38,8 @@ type diagnosis struct {
 func (p *program) doctorCommand() *cobra.Command {
 	which, lookOnly, redacts, path := choice{}, false, false, ""
 	c := &cobra.Command{
-		Use: "doctor [CLUSTER | -A]", Short: "Say what is wrong, and collect what a bug report needs in an archive",
-		Long: `Say what is wrong with the plugin and with the clusters, each with the page that helps, and write an archive for
+		Use: "doctor [CLUSTER | -A]", Short: "Report problems, and write an archive for a bug report",
+		Long: `Report problems of the plugin and of the clusters, each with the page that helps, and write an archive for
 a bug report: versions, settings, Clusters, pods, Events, logs, metrics, what explain says, and the plugin's
 EndpointSlices and ports. The command reads no Secret, and leaves out environment variables whose name is that of a
 secret. With --redact it also replaces addresses and the names of users and databases; the same one always becomes the
@@ -58,7 +58,7 @@ same word.`,
 			case lookOnly && (redacts || c.Flags().Changed("archive")):
 				return usage("--no-archive cannot be combined with --archive or --redact")
 			case path == "" || err == nil:
-				return usage("--archive is %q; allowed is the name of a file that does not exist", path)
+				return usage("--archive is %q; it must be the name of a file that does not exist", path)
 			}
 			a, err := p.connect()
 			if err != nil {
@@ -115,7 +115,7 @@ same word.`,
 	c.Flags().BoolVarP(&which.everywhere, "all-namespaces", "A", false, describeEverywhere)
 	c.Flags().StringVar(&path, "archive", "",
 		"a file to write, which must not exist (default scale-to-zero-doctor-TIME.tar.gz)")
-	c.Flags().BoolVar(&lookOnly, "no-archive", false, "only say what is wrong")
+	c.Flags().BoolVar(&lookOnly, "no-archive", false, "write no archive")
 	c.Flags().BoolVar(&redacts, "redact", false, "replace addresses and the names of users and databases in the archive")
 	return c
 }

@@ -298,7 +298,7 @@ func TestDoctor_writesAnArchiveWithoutSecrets(t *testing.T) {
 		}
 	}
 	code, text = call(t.Context(), "doctor", "orders", "--archive", path, "--kubeconfig", kubeconfig)
-	if code != exitUsage || !strings.Contains(text, "allowed is the name of a file that does not exist") {
+	if code != exitUsage || !strings.Contains(text, "it must be the name of a file that does not exist") {
 		t.Errorf("over a file: code %d: %s", code, text)
 	}
 }

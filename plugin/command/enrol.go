@@ -37,8 +37,8 @@ type enrolment struct {
 const sequence = `
 
 Clusters are changed one after another: the next one when the instances of the one before have been restarted and are
-ready. With primaryUpdateStrategy supervised the operator waits for you to restart the primary. --at-a-time changes more of them at once, and with 0 all, without waiting. If the command is interrupted, the
-clusters that it has not come to stay as they are.`
+ready. With primaryUpdateStrategy supervised the operator waits for you to restart the primary. --at-a-time changes
+several at once, or with 0 all, without waiting. If the command is interrupted, the remaining clusters are not changed.`
 
 var enrolments = []enrolment{
 	{
@@ -99,7 +99,7 @@ func (p *program) enrolmentCommand(e enrolment) *cobra.Command {
 			case len(arguments) > 1 || (len(arguments) == 1) == (which.selector != "" || which.everywhere):
 				return usage("%s takes one CLUSTER, or --selector, --all-namespaces or both instead", e.name)
 			case atATime < 0:
-				return usage("--at-a-time is %d; allowed is a number of clusters, or 0 for all", atATime)
+				return usage("--at-a-time is %d; it must be a number of clusters, or 0 for all", atATime)
 			}
 			a, err := p.connect()
 			if err != nil {

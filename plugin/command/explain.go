@@ -185,15 +185,15 @@ func (e *explanation) text(colourful bool, now time.Time) string {
 	switch {
 	case e.Due == nil || e.State == clusterstate.Dozing:
 	case e.Due.After(now):
-		p("If nothing happens, the threshold passes at %s.\n", e.Due.Format(time.RFC3339))
+		p("If it stays idle, the threshold is reached at %s.\n", e.Due.Format(time.RFC3339))
 	default:
-		p("The threshold passed at %s.\n", e.Due.Format(time.RFC3339))
+		p("The threshold was reached at %s.\n", e.Due.Format(time.RFC3339))
 	}
 	if !e.WakesBy.IsZero() {
-		p("A keep-awake window opens at %s, and the cluster is woken before.\n", e.WakesBy.UTC().Format(time.RFC3339))
+		p("A keep-awake window opens at %s, and the plugin wakes the cluster before.\n", e.WakesBy.UTC().Format(time.RFC3339))
 	}
 	if !e.BackupDue.IsZero() {
-		p("A Backup is due at %s, and the cluster is woken for it.\n", e.BackupDue.Format(time.RFC3339))
+		p("A Backup is due at %s, and the plugin wakes the cluster for it.\n", e.BackupDue.Format(time.RFC3339))
 	}
 	if e.LastWake != nil {
 		through := ""
@@ -241,7 +241,7 @@ func (e *explanation) writeSleep(p func(string, ...any)) {
 		p("Nothing wakes it now (%s).\n", e.Obstacle)
 		return
 	}
-	p("No connection wakes it (%s). By hand: %s wake -n %s %s\n", e.Obstacle, called, e.Namespace, e.Cluster)
+	p("Connections do not wake it (%s). To wake it: %s wake -n %s %s\n", e.Obstacle, called, e.Namespace, e.Cluster)
 }
 
 // writeWhatIf writes how an observed cluster would have slept.

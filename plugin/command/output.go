@@ -57,7 +57,7 @@ func (p *program) chooseOutput(c *cobra.Command) error {
 		p.printer = printer
 		return nil
 	}
-	return usage("--output is %q; allowed is %s, or nothing for text", p.output, strings.Join(outputs(c), ", "))
+	return usage("--output is %q; it must be %s, or nothing for text", p.output, strings.Join(outputs(c), ", "))
 }
 
 // completeOutput completes the values of --output; after an equals sign the user types the template.

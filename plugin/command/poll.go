@@ -58,7 +58,7 @@ func timeoutFlag(c *cobra.Command, timeout *time.Duration, describe string) {
 	c.Flags().DurationVar(timeout, "timeout", *timeout, describe)
 	c.PreRunE = func(*cobra.Command, []string) error {
 		if *timeout <= 0 {
-			return usage("--timeout is %s; allowed is more than 0s", *timeout)
+			return usage("--timeout is %s; it must be more than 0s", *timeout)
 		}
 		return nil
 	}

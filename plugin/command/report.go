@@ -34,12 +34,12 @@ const day, week = 24 * time.Hour, 7 * 24 * time.Hour
 // caveats say what the estimate cannot see.
 var caveats = []string{
 	"This is an estimate, from samples a minute apart of CloudNativePG's own metrics.",
-	"It does not see sessions between two scrapes that write no row and make few transactions, nor what a sleeping cluster's " +
-		"clients would do differently.",
+	"It misses sessions between two scrapes that write no row and make few transactions, and assumes that the clients of a " +
+		"sleeping cluster would behave the same.",
 	"Idle pools count as use; background workers of extensions may. Backups, maintenance and the time that a wake takes are " +
 		"left out.",
-	"What is freed is what the PostgreSQL containers request by the Cluster, for the time asleep; volumes are kept, and the " +
-		"sidecar's requests are not subtracted.",
+	"Freed are the requests of the PostgreSQL containers, as the Cluster sets them, for the time asleep; volumes are kept, " +
+		"and the sidecar's requests are not subtracted.",
 }
 
 // report is the output of the command. From and To are absent if the sidecars have counted, each for its own time.
@@ -108,7 +108,7 @@ func (p *program) reportCommand() *cobra.Command {
 	which, since := choice{all: true}, ""
 	c := &cobra.Command{
 		Use:   "report",
-		Short: "Say how clusters would sleep: what the sidecars have counted, or an estimate from a Prometheus",
+		Short: "Report how clusters would sleep, as the sidecars have counted, or as estimated from a Prometheus",
 		Long: `Say how clusters would sleep. Without --prometheus, the sidecars of the clusters that have the annotation
 xata.io/scale-to-zero-enabled with the value "observe" or "true" have counted it, and how long their wakes took.
 
@@ -128,7 +128,7 @@ transactions. Only what was scraped is known. The output says what the estimate 
 			}
 			past, err := parseDays(since)
 			if err != nil || past < time.Hour || past > 366*day {
-				return usage(`--since is %q; allowed is from 1h to 366d, such as "36h" or "14d"`, since)
+				return usage(`--since is %q; it must be from 1h to 366d, such as "36h" or "14d"`, since)
 			}
 			var server *estimate.Server
 			if c.Flags().Changed("prometheus") {
@@ -172,14 +172,14 @@ transactions. Only what was scraped is known. The output says what the estimate 
 	flags := c.Flags()
 	flags.StringVar(&options.URL, "prometheus", "",
 		"URL of a Prometheus, without /api/v1: estimate from CloudNativePG's own metrics")
-	flags.StringVar(&options.TokenFile, "prometheus-token-file", "", "file with a bearer token for it")
+	flags.StringVar(&options.TokenFile, "prometheus-token-file", "", "file with the bearer token for the Prometheus")
 	flags.StringVar(&options.CAFile, "prometheus-ca-file", "",
-		"file with the certificates that its own must be signed by, in PEM")
-	flags.StringToStringVar(&options.Headers, "prometheus-header", nil, "headers for it, such as X-Scope-OrgID=team")
+		"file with the CA certificates for that of the Prometheus, in PEM")
+	flags.StringToStringVar(&options.Headers, "prometheus-header", nil, "headers for the Prometheus, such as X-Scope-OrgID=team")
 	flags.StringVar(&options.Match, "prometheus-match", "",
 		`label matchers for a Prometheus of several Kubernetes clusters, such as k8s_cluster="eu"`)
-	flags.StringVar(&since, "since", "14d", "how long ago the estimate begins")
-	which.flags(c, "only clusters that this label selector matches", "clusters of all namespaces")
+	flags.StringVar(&since, "since", "14d", "how far back the estimate starts")
+	which.flags(c, "only clusters that match this label selector", "clusters of all namespaces")
 	return c
 }
 
@@ -218,7 +218,7 @@ func makeReport(
 	for n, i := range restless {
 		answer.Clusters[i].UsedBy = users[n]
 		if len(users[n]) == 0 {
-			answer.Clusters[i].Note = "its transactions show use, but no sample has a session"
+			answer.Clusters[i].Note = "its transactions show use, but no sample contains a session"
 		}
 	}
 	answer.sort()
@@ -239,7 +239,7 @@ func (r report) sort() {
 
 // countedCaveats are those of what the sidecars have counted.
 var countedCaveats = []string{
-	"The sidecars have counted this since each primary's pod was made, while its cluster was observed or enabled; " +
+	"The sidecars have counted this since each primary's pod was created, while its cluster was observed or enabled; " +
 		"a hibernation keeps the counts.",
 	caveats[len(caveats)-1],
 }

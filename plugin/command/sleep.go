@@ -132,14 +132,14 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 		return fmt.Errorf("the Cluster %q cannot be put to sleep: it has no primary", s.name)
 	}
 	asked := s.ask(ctx, instance{cluster.Namespace, cluster.Name, primary})
-	const otherwise = `; NOTIFY scale_to_zero, 'hibernate' in its database asks it too`
+	const otherwise = `; instead, run NOTIFY scale_to_zero, 'hibernate' in its database`
 	switch {
 	case asked.err != nil:
 		return fmt.Errorf("cannot put the Cluster %q to sleep, because its sidecar in %s cannot be reached: %s%s",
 			s.name, primary, because(asked.err), otherwise)
 	case !asked.report.AcceptsSleepRequests:
 		return fmt.Errorf("the sidecar in %s is older than this command and would reject the request as invalid; "+
-			"it is replaced when the pod is next created%s", primary, otherwise)
+			"the next pod gets a new one%s", primary, otherwise)
 	default:
 		return nil
 	}

@@ -69,7 +69,7 @@ func (p *program) statusCommand() *cobra.Command {
 SAVED is what the current sleep has saved: the CPU and memory that the PostgreSQL containers request, times the time without
 pods. It is empty for a cluster that a person put to sleep, and for one that requests nothing.
 
-With --watch, it keeps running, and prints a row again when anything but its times has changed.`,
+With --watch, it keeps running and prints a row again when anything except its durations changes.`,
 		ValidArgsFunction: p.complete(choice{}),
 		Annotations:       map[string]string{annotationAlso: outputName + " " + outputWide},
 		RunE: func(c *cobra.Command, arguments []string) error {

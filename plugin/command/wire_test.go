@@ -170,14 +170,14 @@ func TestTheProxy(t *testing.T) {
 		{"something else", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }, "unusable activity report"},
 		{"who may not ask is told what he needs", func(w http.ResponseWriter, _ *http.Request) {
 			refuse(w, http.StatusForbidden, "Forbidden", `pods "orders-1:9189" is forbidden: User "me" cannot get resource "pods/proxy"`)
-		}, "you may not ask it (get pods/proxy)"},
+		}, "you are not allowed to query it (get pods/proxy)"},
 		{"a pod that has gone", func(w http.ResponseWriter, _ *http.Request) {
 			refuse(w, http.StatusNotFound, "NotFound", "pods not found")
 		}, "there is no such pod"},
 		{"a port that nobody listens on", func(w http.ResponseWriter, _ *http.Request) {
 			refuse(w, http.StatusServiceUnavailable, "ServiceUnavailable", "error trying to reach service: dial tcp 10.0.0.1:9189: connect: connection refused")
-		}, "the API server does not reach it"},
-		{"a node that is away", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "bad gateway", http.StatusBadGateway) }, "the API server does not reach it"},
+		}, "the API server cannot reach it"},
+		{"a node that is away", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "bad gateway", http.StatusBadGateway) }, "the API server cannot reach it"},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()

@@ -96,11 +96,11 @@ var settings = []setting{
 	{"gateway-allow", "GATEWAY_ALLOW", "0.0.0.0/0,::/0", "ranges of addresses of clients that the wake gateway serves, separated by commas"},
 	{"wake-timeout", "WAKE_TIMEOUT", "5m", "how long a client waits for its cluster to wake; from 10s to 1h"},
 	{"wake-hibernated-by", "WAKE_HIBERNATED_BY", "", "field managers of other tools whose hibernation a connection ends too, separated by commas"},
-	{"wake-source-burst", "WAKE_SOURCE_BURST", "", "wakes that a replica begins at once for each address, and as many more every 100 s; empty: 10, or one for every 200 clusters if that is more"},
-	{"wake-burst", "WAKE_BURST", "", "wakes that a replica begins at once, besides those for each address; empty: 500, or a twentieth of the clusters if that is more"},
-	{"wake-rate", "WAKE_RATE", "", "further wakes that it begins each second, at most 1000; empty: 1, or one for every 600 clusters if that is more"},
+	{"wake-source-burst", "WAKE_SOURCE_BURST", "", "wakes that a replica may begin in a row for each address of clients, and as many more every 100 s; empty: 10, or one for every 200 clusters if that is more"},
+	{"wake-burst", "WAKE_BURST", "", "wakes that a replica may begin in a row, for all addresses together, besides those for each; empty: 500, or a twentieth of the clusters if that is more"},
+	{"wake-rate", "WAKE_RATE", "", "how many of the latter it may begin in each further second, at most 1000; empty: 1, or one for every 600 clusters if that is more"},
 	{"gateway-held", "GATEWAY_HELD", "", "clients that can wait at a replica at once; empty: 4096, or one for each cluster if that is more and there are file descriptors"},
-	{"handover-wait", "HANDOVER_WAIT", "2s", "how long other nodes are given to lead to the gateway before a cluster may sleep, and away from it after a wake; at most 10s"},
+	{"handover-wait", "HANDOVER_WAIT", "2s", "how long to wait until other nodes route clients to the gateway before a cluster may sleep, and away from it after a wake; at most 10s"},
 	{"drain-timeout", "DRAIN_TIMEOUT", "20s", "how long clients that wait, and sessions through the gateway, are given when the plugin stops; at most 24h"},
 	{"pod-name", "POD_NAME", "", "name of the plugin's pod; without it the wake gateway is off"},
 	{"pod-namespace", "POD_NAMESPACE", "", "namespace of the plugin's pod"},
@@ -172,17 +172,17 @@ func (r *reader) config() Config {
 		r.bad("SIDECAR_IMAGE", "it must be the reference of an image, such as example.org/team/sidecar:v1")
 	}
 	if !c.UpdateAtOnce && r.values["SIDECAR_UPDATE"] != contract.UpdateOnRestart {
-		r.bad("SIDECAR_UPDATE", "allowed are on-restart and immediate")
+		r.bad("SIDECAR_UPDATE", "it must be on-restart or immediate")
 	}
 	if err := c.LogLevel.UnmarshalText([]byte(r.values["LOG_LEVEL"])); err != nil {
-		r.bad("LOG_LEVEL", "allowed are debug, info, warn and error")
+		r.bad("LOG_LEVEL", "it must be debug, info, warn or error")
 	}
 	c.SidecarResources = r.sidecarResources()
 	if c.DozeMemory = r.values["DOZE_MEMORY_REQUEST"]; c.DozeMemory != "" {
 		r.quantity("DOZE_MEMORY_REQUEST", leastMemoryRequest)
 	}
 	if !c.ShortenStartupProbes && r.values["SHORTEN_STARTUP_PROBES"] != "false" {
-		r.bad("SHORTEN_STARTUP_PROBES", "allowed are true and false")
+		r.bad("SHORTEN_STARTUP_PROBES", "it must be true or false")
 	}
 	r.serving(c)
 	c.Gateway = r.gateway(c)

@@ -160,7 +160,7 @@ func (n *namespaces) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		// Users of the Namespace may not see the Events of objects without a namespace, which are in the namespace default.
 		here := &corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: namespace.Name, Namespace: namespace.Name, UID: namespace.UID}
 		n.recorder.Eventf(here, corev1.EventTypeWarning, "InvalidDefaults",
-			"The Clusters of this Namespace keep their current defaults, because of this: %s", problems[0])
+			"The Clusters of this Namespace keep their current defaults, because an annotation is invalid: %s", problems[0])
 		return ctrl.Result{RequeueAfter: repeated}, nil
 	}
 	return ctrl.Result{}, nil

@@ -162,7 +162,7 @@ func TestNamespaces_areToldWhatIsInvalid(t *testing.T) {
 		{"nothing is said of valid ones", "5", nil},
 		{
 			"an invalid one is named", "soon",
-			[]string{`Warning InvalidDefaults The Clusters of this Namespace keep their current defaults, because of this: annotation xata.io/scale-to-zero-inactivity-minutes has the value "soon": allowed is a positive number of minutes, at most 525600, such as "30" or "0.5"`},
+			[]string{`Warning InvalidDefaults The Clusters of this Namespace keep their current defaults, because an annotation is invalid: annotation xata.io/scale-to-zero-inactivity-minutes has the value "soon": it must be a positive number of minutes, at most 525600, such as "30" or "0.5"`},
 		},
 	} {
 		t.Run(row.rule, func(t *testing.T) {

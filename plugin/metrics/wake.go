@@ -43,7 +43,7 @@ func NewWake(registerer prometheus.Registerer, limit int, timeout time.Duration)
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 	}
 	w := &Wake{
-		wakes: counter("wakes_total", "Wakes of clusters, by what caused them, depth of the sleep and result.", "trigger", "depth", "result"),
+		wakes: counter("wakes_total", "Wakes of clusters, by trigger, depth of the sleep and result.", "trigger", "depth", "result"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    prefix + "wake_duration_seconds",
 			Help:    "How long wakes took, from the first client to PostgreSQL accepting sessions, by depth of the sleep.",

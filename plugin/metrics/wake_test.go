@@ -76,7 +76,7 @@ cnpg_scale_to_zero_refused_connections_total{reason="unreachable"} 0
 # HELP cnpg_scale_to_zero_spliced_connections Connections that go through the gateway to an instance.
 # TYPE cnpg_scale_to_zero_spliced_connections gauge
 cnpg_scale_to_zero_spliced_connections 2
-# HELP cnpg_scale_to_zero_wakes_total Wakes of clusters, by what caused them, depth of the sleep and result.
+# HELP cnpg_scale_to_zero_wakes_total Wakes of clusters, by trigger, depth of the sleep and result.
 # TYPE cnpg_scale_to_zero_wakes_total counter
 cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="backup"} 1
 cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="backup"} 0

@@ -595,7 +595,7 @@ func TestController_refusesWakesThatMayDeleteVolumes(t *testing.T) {
 		w.cluster(annotated(contract.AnnotationWake, "manual"))
 		b.read()
 		w.wants("what else is in the way takes a replica's slices away", toA)
-		if events := w.events(); len(events) != 2 || !strings.HasSuffix(events[1].Message, "or reusePVC to true") {
+		if events := w.events(); len(events) != 2 || !strings.Contains(events[1].Message, "or reusePVC to true. To wake it") {
 			t.Errorf("events: %+v", events)
 		}
 	})

@@ -19,10 +19,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 )
 
-// disruption returns why a dozing cluster is to hibernate; empty if it may go on dozing.
+// disruption returns why a dozing cluster is to hibernate; empty if it may keep dozing.
 func (c *Controller) disruption(ctx context.Context, cluster types.NamespacedName, pods []corev1.Pod) (string, error) {
 	if c.stopping.SecretsChanged(cluster) {
-		return "so that changed passwords are set before its next client is served", nil
+		return "because a password has changed, which is to be set before the next client is served", nil
 	}
 	for i := range pods {
 		pod := &pods[i]
@@ -37,7 +37,7 @@ func (c *Controller) disruption(ctx context.Context, cluster types.NamespacedNam
 			return "", err
 		}
 		if why := plan.Disruption(node, pod.Spec.Tolerations); why != "" {
-			return fmt.Sprintf("so that its pod leaves Node %s: the node %s", node.Name, why), nil
+			return fmt.Sprintf("because its pod has to leave Node %s: the node %s", node.Name, why), nil
 		}
 	}
 	return "", nil

@@ -121,7 +121,7 @@ func TestReconcileDisruption_hibernatesForChangedPasswords(t *testing.T) {
 				a.read()
 				requested := w.cluster(nil).Annotations[contract.AnnotationSleepRequested] != ""
 				told := slices.ContainsFunc(w.events(), func(e corev1.Event) bool {
-					return e.Reason == "HibernationRequested" && e.Message == "The dozing cluster hibernates, so that changed passwords are set before its next client is served"
+					return e.Reason == "HibernationRequested" && e.Message == "Hibernating the dozing cluster, because a password has changed, which is to be set before the next client is served"
 				})
 				if requested != row.want || told != row.want {
 					t.Errorf("requested: %t, told: %t", requested, told)

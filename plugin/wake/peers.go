@@ -201,7 +201,7 @@ func (p *peers) judge(ctx context.Context, pod *corev1.Pod, of probes) (probes, 
 		p.slices.condemned.Set(routed[i].UID, condemned{silent: pod.UID})
 	}
 	of.judged = true
-	p.Logger.Warn("a replica does not answer; what leads clients there is removed", "pod", pod.Name, "since", of.since, "slices", len(routed))
+	p.Logger.Warn("a replica does not answer; its clients are no longer routed to it", "pod", pod.Name, "since", of.since, "slices", len(routed))
 	select {
 	case p.silent <- event.GenericEvent{Object: pod}:
 	case <-ctx.Done():

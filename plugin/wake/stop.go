@@ -19,8 +19,9 @@ const (
 	// takeOverTimeout is how long another replica is given to lead the clients of the same Services: one that has just
 	// started, as in a rollout, has its slices to make first. A Service of a sleeping cluster must not be without any.
 	takeOverTimeout, takeOverInterval = 10 * time.Second, 200 * time.Millisecond
-	// removeTimeout bounds the removal of this replica's slices when it stops, beside DrainTimeout, since its sessions go
-	// on meanwhile: an API server under load takes longer than this for thousands. Those that are left the others remove.
+	// removeTimeout bounds the removal of this replica's slices when it stops, beside DrainTimeout, because its
+	// sessions continue meanwhile: an API server under load takes longer than this for thousands. Those that are left
+	// the others remove.
 	removeTimeout = 8 * time.Second
 	// maxConcurrentRemovals is in how many namespaces slices are removed at once.
 	maxConcurrentRemovals = 16
@@ -53,8 +54,8 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // Drain gives the sessions that are left after [Controller.Leave] the time to end, and still accepts others in the
-// first half of it if the other nodes need longer or many slices were removed. The informers must go on meanwhile: held
-// clients wait for their clusters.
+// first half of it if the other nodes need longer or many slices were removed. The informers must keep running
+// meanwhile: held clients wait for their clusters.
 func (c *Controller) Drain(ctx context.Context) {
 	ctx, cancel := context.WithDeadline(ctx, c.drainBy)
 	defer cancel()

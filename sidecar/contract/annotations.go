@@ -55,10 +55,10 @@ const (
 	// `SIDECAR_UPDATE`.
 	AnnotationSidecarUpdate = Prefix + "sidecar-update"
 	// AnnotationSleepRequested asks for sleep as soon as nothing is in use: the time of the request in RFC 3339, at
-	// most 5 minutes ago or ahead. An older one means nothing. Default: none.
+	// most 5 minutes ago or ahead. An older request has no effect. Default: none.
 	AnnotationSleepRequested = Prefix + "sleep-requested"
 	// AnnotationWakeRequested asks for a wake, and for no sleep in the 5 minutes after: the time of the request in RFC
-	// 3339, at most 5 minutes ago or ahead. An older one means nothing. Wakes nothing if a person hibernated the
+	// 3339, at most 5 minutes ago or ahead. An older request has no effect. Wakes nothing if a person hibernated the
 	// cluster, or `wake` is `manual`. Default: none.
 	AnnotationWakeRequested = Prefix + "wake-requested"
 )

@@ -54,8 +54,8 @@ func (p *reporter) success(ctx context.Context, s *Status, done *attempt, doze b
 	p.write(ctx, s.View, kubernetes.EventNormal, "Hibernated", putToSleep(s.View, *done))
 	if ignored := done.ignored; ignored != (activity.Terminable{}) {
 		p.write(ctx, s.View, kubernetes.EventWarning, "WokenByIgnored", fmt.Sprintf(
-			"A client at %s woke the cluster, but its session (user %q) is ignored, so that the cluster was not used, and the client waits longer each time. "+
-				"Only an item of %s that consists of client= alone keeps it from waking the cluster: client=%s, unless other clients share the address",
+			"A client at %s woke the cluster, but its session (user %q) is ignored, so the wake was unused, and the client waits longer each time. "+
+				"To keep it from waking the cluster, add an item to %s that consists only of client=%s, unless other clients share the address",
 			ignored.Client, ignored.User, contract.AnnotationIgnore, ignored.Client))
 	}
 }

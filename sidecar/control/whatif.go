@@ -37,7 +37,7 @@ func (c *counts) load() { c.newest = c.read(c.store.Load()) }
 // read returns counts that are left from before, if they can be read.
 func (c *counts) read(counts idle.WhatIf, err error) idle.WhatIf {
 	if err != nil {
-		c.logger.Warn("cannot read how the cluster would have slept so far, and counts anew", "error", err.Error())
+		c.logger.Warn("cannot read the saved counts of sleeps, and counts from zero", "error", err.Error())
 	}
 	return counts
 }

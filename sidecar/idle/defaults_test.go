@@ -22,7 +22,7 @@ func TestParseDefaults_acceptsWhatAClusterMayHave(t *testing.T) {
 		{"its annotations are defaults", map[string]string{enabled: "true", minutes: "5", "team": "a"}, map[string]string{enabled: "true", minutes: "5"}, nil},
 		{
 			"an invalid value is a problem", map[string]string{enabled: "yes"}, map[string]string{enabled: "yes"},
-			[]string{`annotation xata.io/scale-to-zero-enabled has the value "yes": allowed are "true", "false" and "observe"`},
+			[]string{`annotation xata.io/scale-to-zero-enabled has the value "yes": it must be "true", "false" or "observe"`},
 		},
 		{
 			"they are judged together", map[string]string{doze: "30"}, map[string]string{doze: "30"},

@@ -147,19 +147,19 @@ func UnderstoodFrom(problems []Problem) time.Time {
 }
 
 const (
-	allowedEnabled   = `allowed are "true", "false" and "observe"`
-	allowedMinutes   = `allowed is a positive number of minutes, at most 525600, such as "30" or "0.5"`
-	allowedDoze      = `allowed is "none" or a number of minutes, at least "0.5", and less than inactivity-minutes`
-	allowedActivity  = `allowed are "connections" and "queries"`
-	allowedWake      = `allowed is "manual" or a list of "on-connect", "window", "objects" and "backup", such as "on-connect,objects"`
-	allowedIgnore    = `allowed is "none" or a list such as "user=monitoring application=datadog*; client=192.0.2.10"`
-	allowedKeepAwake = `allowed is "none" or a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC"`
-	allowedUntil     = `allowed is a time of RFC 3339, at most 7 days ahead, such as "2026-03-01T18:00:00Z"`
-	allowedRequest   = `allowed is a time of RFC 3339, at most 5 minutes ahead, such as "2026-03-01T18:00:00Z"`
-	allowedGateway   = `allowed are "accept" and "reject"`
-	allowedPoolers   = `allowed are "sleep" and "none"`
-	allowedMaxAge    = `allowed is "none" or a whole number of hours or days, from "1h" to "365d", such as "7d"`
-	allowedUpdate    = `allowed are "on-restart" and "immediate"`
+	allowedEnabled   = `it must be "true", "false" or "observe"`
+	allowedMinutes   = `it must be a positive number of minutes, at most 525600, such as "30" or "0.5"`
+	allowedDoze      = `it must be "none" or a number of minutes, at least "0.5", and less than inactivity-minutes`
+	allowedActivity  = `it must be "connections" or "queries"`
+	allowedWake      = `it must be "manual" or a list of "on-connect", "window", "objects" and "backup", such as "on-connect,objects"`
+	allowedIgnore    = `it must be "none" or a list such as "user=monitoring application=datadog*; client=192.0.2.10"`
+	allowedKeepAwake = `it must be "none" or a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC"`
+	allowedUntil     = `it must be an RFC 3339 time, at most 7 days ahead, such as "2026-03-01T18:00:00Z"`
+	allowedRequest   = `it must be an RFC 3339 time, at most 5 minutes ahead, such as "2026-03-01T18:00:00Z"`
+	allowedGateway   = `it must be "accept" or "reject"`
+	allowedPoolers   = `it must be "sleep" or "none"`
+	allowedMaxAge    = `it must be "none" or a whole number of hours or days, from "1h" to "365d", such as "7d"`
+	allowedUpdate    = `it must be "on-restart" or "immediate"`
 	allowedOnCluster = "set it on a Cluster; it cannot be a default"
 	allowedDefaults  = "only the plugin writes this annotation; remove it"
 	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, doze-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake-requested, wake, gateway-address, sidecar-update, poolers, backup-max-age and database"

@@ -112,7 +112,7 @@ func (m *Monitor) handleSockets(failure error) (change Change) {
 
 // failSockets stops watching; the next sample starts it again.
 func (m *Monitor) failSockets(err error) {
-	m.sockets.logger.Warn("cannot receive socket events, and begins again", "error", err.Error())
+	m.sockets.logger.Warn("cannot receive socket events, and retries", "error", err.Error())
 	m.sockets.close()
 	m.sessions.gap = true
 	m.SampleSoon()

@@ -44,7 +44,7 @@ type Notification struct {
 }
 
 // allowedPayloads is logged for a malformed payload.
-const allowedPayloads = `allowed are "activity", "keep-awake DURATION" (up to 168h, such as "2h30m"), "release" and "hibernate"`
+const allowedPayloads = `it must be "activity", "keep-awake DURATION" (up to 168h, such as "2h30m"), "release" or "hibernate"`
 
 // ParsePayload parses a notification's payload.
 func ParsePayload(payload string) Notification {

@@ -82,7 +82,7 @@ func (s *Server) Archiver(ctx context.Context) (idle.Reason, error) {
 	return "", nil
 }
 
-// checkpoint runs a checkpoint. One that takes too long goes on in the server.
+// checkpoint runs a checkpoint. One that takes too long continues in the server.
 func checkpoint(ctx context.Context, conn *pgx.Conn, limits preparation) error {
 	// The server's own limit applies unless it hangs.
 	ctx, cancel := context.WithTimeout(ctx, limits.checkpoint+limits.answer)

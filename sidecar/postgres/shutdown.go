@@ -26,7 +26,7 @@ var (
 //
 // It sends a startup packet over the loopback interface. Over the Unix socket, peer authentication needs no password,
 // so that each probe would be a whole session. The socket is used only where the user's pg_hba.conf rejects connections
-// without TLS, since each rejection is a line in the server's log.
+// without TLS, because each rejection is a line in the server's log.
 func (s *Server) ShuttingDown(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.probeWithin, ErrTimeout)
 	defer cancel()

@@ -14,8 +14,8 @@ import (
 
 // terminationTimeout bounds the statement that ends sessions, and the wait for its answer. If it is broken off, the
 // sessions that are left delay the shutdown by three minutes; on a busy node 32 of 50 were ended within three seconds.
-// With sampleTimeout for the connect it is shorter than the operator is given to begin the hibernation, since the
-// sidecar does nothing else meanwhile.
+// With sampleTimeout for the connect it is shorter than the operator is given to begin the hibernation, because
+// the sidecar does nothing else meanwhile.
 const terminationTimeout = 10 * time.Second
 
 // Terminator ends sessions of others. It is opened before hibernation is turned on, because no session can be opened

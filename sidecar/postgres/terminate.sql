@@ -1,6 +1,6 @@
 -- Ends sessions that were judged not to count, so that the smart shutdown does not wait for them. The judgement is passed in
 -- and held again in this statement: a session is ended only if it is the same one (pid and start), and if it was judged by
--- being idle ($3), only if it still is, since the same moment or an earlier one ($4, microseconds since 1970). Returns one row
+-- being idle ($3), only if it still is and has been since the same moment or an earlier one ($4, microseconds since 1970). Returns one row
 -- a session that was ended.
 -- The judged are gathered first, and apart (MATERIALIZED): in one WHERE with the join the planner is free to call
 -- pg_terminate_backend() for every session there is, before it joins.

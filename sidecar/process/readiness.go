@@ -37,8 +37,8 @@ type Readiness struct {
 	mu sync.Mutex
 	// renewal renews the lease; nil without one.
 	renewal *renewal
-	// restored is whether this client has ended the lease. It begins as false, since an earlier worker may have left a
-	// lease.
+	// restored is whether this client has ended the lease. It begins as false, because an earlier worker may have left
+	// a lease.
 	restored bool
 }
 

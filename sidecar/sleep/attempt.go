@@ -61,7 +61,7 @@ func (s *step) proceedIfAcknowledged() {
 	switch {
 	case !s.view.permits(s.doze):
 		s.abandon(idle.ReasonUnknown)
-	case s.expired, s.view.Announced != s.announcement: // it took too long, or somebody removed it
+	case s.expired, s.view.Announced != s.announcement: // it took too long, or the annotation was removed
 		s.abandon(idle.ReasonGatewayUnavailable)
 	case s.handedOver():
 		s.mustResume()

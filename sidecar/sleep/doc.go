@@ -95,7 +95,7 @@
 //
 //   - After a lost answer, the action counts as neither done nor failed: the Cluster is read before anything is undone.
 //   - After a restart, the phase is Starting and the Cluster determines how to continue. An announcement that a primary
-//     finds is stale, since only the primary announces, and is removed. If the gateway holds every client for it, the
+//     finds is stale, because only the primary announces, and is removed. If the gateway holds every client for it, the
 //     fence may have been requested too, and the pod is kept not ready until that request can only fail. Schedules with
 //     our mark are resumed as soon as the cluster is awake. If the annotations of a doze are there and its fence is
 //     gone, the pod is kept not ready until a postmaster serves that no fence will stop.

@@ -83,7 +83,7 @@ type Completed struct {
 	Announcement string
 	// Blocker is what keeps the cluster awake, for ListBackups, Prepare, AskSiblings and Sample.
 	Blocker idle.Reason
-	// InUse says that somebody uses an instance, for AskSiblings and Sample.
+	// InUse says that an instance is in use, for AskSiblings and Sample.
 	InUse bool
 	// Ignored says that the instance manager does not stop PostgreSQL, for AskManager.
 	Ignored bool

@@ -32,7 +32,7 @@ const (
 	HibernationOn
 	// Withdrawing turns hibernation off again.
 	Withdrawing
-	// Asleep waits until hibernation is turned off: the operator is deleting the pods, or somebody else turned it on.
+	// Asleep waits until hibernation is turned off: the operator is deleting the pods, or another manager turned it on.
 	Asleep
 	// Stopping is fenced, and PostgreSQL has not been recorded as stopped.
 	Stopping
@@ -192,7 +192,7 @@ func (s *step) setView(v View) {
 	// The watch may have skipped another primary.
 	promoted := v.Primary && (!was.Primary || !v.PrimarySince.Equal(was.PrimarySince))
 	if promoted || was.HibernationOn && !v.HibernationOn || was.Fenced && !v.Fenced {
-		s.mustResume() // the former primary, or whoever put it to sleep, may have left schedules suspended
+		s.mustResume() // the former primary, or the one that put it to sleep, may have left schedules suspended
 	}
 }
 
@@ -258,7 +258,7 @@ func (s *step) settle() {
 			s.waits = false
 			s.enter(Stopping, AwaitStop)
 		}
-	case s.phase >= Hibernating && s.phase != Retracting: // somebody turned it off
+	case s.phase >= Hibernating && s.phase != Retracting: // it was turned off
 		s.do(RemoveMarker)
 		s.phase, s.withdrawal = Awake, keep
 		s.settle()

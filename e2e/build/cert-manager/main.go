@@ -21,7 +21,7 @@ func main() {
 	components := map[string]func(context.Context, []string) error{"controller": controller, "webhook": webhook, "cainjector": injector}
 	component := os.Getenv("COMPONENT")
 	if components[component] == nil {
-		fmt.Fprintf(os.Stderr, "cert-manager: COMPONENT is %q: allowed are controller, webhook and cainjector\n", component)
+		fmt.Fprintf(os.Stderr, "cert-manager: COMPONENT is %q: it must be controller, webhook or cainjector\n", component)
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

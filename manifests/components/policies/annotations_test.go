@@ -240,8 +240,8 @@ func same(said string, problem *idle.Problem) bool {
 	if problem.Key != contract.AnnotationIgnore && problem.Key != contract.AnnotationKeepAwake {
 		return strings.HasSuffix(said, "denied request: "+problem.String())
 	}
-	_, allowed, found := strings.Cut(problem.Allowed, "; allowed is ")
-	want := fmt.Sprintf("denied request: annotation %s has the value %q: allowed is %s", problem.Key, problem.Value, allowed)
+	_, allowed, found := strings.Cut(problem.Allowed, "; it must be ")
+	want := fmt.Sprintf("denied request: annotation %s has the value %q: it must be %s", problem.Key, problem.Value, allowed)
 	return found && strings.HasSuffix(said, asCEL.Replace(want))
 }
 

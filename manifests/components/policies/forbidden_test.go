@@ -32,7 +32,7 @@ const (
 	notPrimary  = "only from the pod that is its current primary"
 	noSpec      = "may not change the specification of their Cluster"
 	noAnnotated = "may not change the annotation "
-	noOtherPod  = "of no pod but their own"
+	noOtherPod  = "only of their own pod"
 	onlyAll     = `cnpg.io/fencedInstances of their Cluster to ["*"]`
 	onlySuspend = "nothing of the specification of a ScheduledBackup but suspend"
 	onlyOwn     = "ScheduledBackups of their own cluster only"

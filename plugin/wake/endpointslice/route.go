@@ -74,7 +74,7 @@ func Route(
 	case obstacle != "":
 	case !willSelect:
 		obstacle = "it selects instances by labels that only their pods have, such as those of the operator's setting INHERITED_LABELS, so that " +
-			"it is unknown which pods it selects while they are gone; spec.inheritedMetadata.labels of the Cluster would say it"
+			"the plugin cannot tell which pods it selects while they are gone; set these labels in spec.inheritedMetadata.labels of the Cluster"
 	default:
 		obstacle = ambiguity(service, cluster, all)
 	}
@@ -87,7 +87,7 @@ func Route(
 	case "", contract.UnroutableReject:
 		return Unroutable, obstacle
 	default:
-		return Unroutable, fmt.Sprintf("%s; its annotation %s has the value %q: allowed are %q and %q",
+		return Unroutable, fmt.Sprintf("%s; its annotation %s has the value %q: it must be %q or %q",
 			obstacle, contract.AnnotationUnroutable, accepted, contract.UnroutableAccept, contract.UnroutableReject)
 	}
 }
@@ -104,9 +104,9 @@ func obstacleOf(service *corev1.Service) string {
 	case spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal:
 		return "its externalTrafficPolicy is Local, and the gateway does not run on every node"
 	case strings.Contains(service.Annotations[annotationNEG], "exposed_ports"):
-		return "a network endpoint group takes its pods only (annotation " + annotationNEG + ")"
+		return "its network endpoint group contains only pods (annotation " + annotationNEG + ")"
 	case spec.Type == corev1.ServiceTypeLoadBalancer && targetsPods(service):
-		return "its load balancer takes pods only (target type ip)"
+		return "its load balancer sends traffic only to pods (target type ip)"
 	default:
 		return ""
 	}

@@ -182,7 +182,7 @@ func TestRoute_namesWhatIsInTheWay(t *testing.T) {
 			for value, want := range map[string]Verdict{"accept": Accepted, "reject": Unroutable, "yes": Unroutable} {
 				service.Annotations[contract.AnnotationUnroutable] = value
 				got, why := verdict()
-				if got != want || value == "yes" && !strings.Contains(why, `has the value "yes": allowed are "accept" and "reject"`) {
+				if got != want || value == "yes" && !strings.Contains(why, `has the value "yes": it must be "accept" or "reject"`) {
 					t.Errorf("%s: got %d %q, want %d", value, got, why, want)
 				}
 			}

@@ -139,8 +139,8 @@ func (p *Plan) tooOld(state State, now time.Time) time.Time {
 		p.Events = append(p.Events, Event{
 			Warning: true, Reason: "BackupKindUnknown", Occasion: state.Annotations[contract.AnnotationAsleepSince],
 			Message: "The last Backup is older than " + contract.AnnotationBackupMaxAge + " allows, and the cluster is not " +
-				"woken for one, because nothing says how to make it: no Backup was completed, there is no ScheduledBackup, and " +
-				"the Cluster has neither a plugin that archives WAL nor spec.backup. Make a Backup or a ScheduledBackup",
+				"woken for one, because nothing says how to create it: no Backup was completed, there is no ScheduledBackup, and " +
+				"the Cluster has neither a plugin that archives WAL nor spec.backup. Create a Backup or a ScheduledBackup",
 		})
 	}
 	return time.Time{}

@@ -18,7 +18,7 @@ const on = "on"
 type Cluster struct {
 	// Listed says that the Cluster lists the plugin; Deleting that it is being deleted.
 	Listed, Deleting bool
-	// Policy is what the annotations ask for, Problems how many of them are not understood.
+	// Policy is what the annotations ask for, Problems how many of them are invalid.
 	Policy   idle.Policy
 	Problems int
 	// UnderstoodFrom is when they all will be, as nobody changes them; zero: never.
@@ -129,7 +129,7 @@ func volumesAtRisk(cluster *cnpgv1.Cluster) bool {
 	return cluster.IsNodeMaintenanceWindowInProgress() && !cluster.IsReusePVCEnabled()
 }
 
-// BlockedByPlugin reports whether the operator says in the phase that it does not go on with the cluster because it
+// BlockedByPlugin reports whether the operator says in the phase that it does not continue with the cluster because it
 // does not know this plugin, or because a call of a plugin failed. It does not say whose that was.
 func BlockedByPlugin(cluster *cnpgv1.Cluster) bool {
 	switch cluster.Status.Phase {

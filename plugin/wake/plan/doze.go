@@ -52,7 +52,7 @@ func (p *Plan) awaitStop(state State, now time.Time) {
 		if len(instances) != 0 {
 			pod = string(instances[len(instances)-1].UID)
 		}
-		p.change("PostgreSQL was found stopped for a doze without its sidecar's word",
+		p.change("PostgreSQL is stopped for a doze, although its sidecar has not recorded it",
 			map[string]*string{contract.AnnotationPostgresStopped: &pod})
 	case stop.Ignored(now):
 		p.warn("the fence is lifted because PostgreSQL was not stopped",
@@ -150,7 +150,7 @@ func (p *Plan) disrupt(state State, now time.Time) {
 		p.Changes = append(p.Changes, Change{
 			Annotations: map[string]*string{contract.AnnotationSleepRequested: &request},
 			Why:         "a dozing cluster is to hibernate",
-			Then:        &Event{Reason: "HibernationRequested", Occasion: value, Message: "The dozing cluster hibernates, " + state.Disrupted, Once: true},
+			Then:        &Event{Reason: "HibernationRequested", Occasion: value, Message: "Hibernating the dozing cluster, " + state.Disrupted, Once: true},
 		})
 	}
 }

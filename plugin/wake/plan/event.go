@@ -43,10 +43,10 @@ func (p *Plan) tellUnroutable(state State) {
 	case names == before:
 		return
 	}
-	message := "The cluster stays awake, because the gateway could not receive the clients of these Services while it sleeps: "
+	message := "The cluster stays awake, because the gateway cannot receive the clients of these Services while it sleeps: "
 	if state.Cluster.Sleeps() {
-		message = "The cluster sleeps, and not every client of these Services reaches the gateway, which would wake it. A connection to " +
-			"another of its Services wakes it, and it then stays awake: "
+		message = "The cluster sleeps, and some clients of these Services cannot reach the gateway to wake it. Once another Service " +
+			"of the cluster has woken it, it stays awake because of: "
 	}
 	p.Changes = append(p.Changes, Change{
 		Annotations: map[string]*string{contract.AnnotationUnroutableServices: &names},
@@ -80,11 +80,12 @@ func (p *Plan) tellUnwakeable(state State) {
 			Occasion: occasion,
 		})
 	case p.Unwakeable && (state.LedHere || len(p.Events) != unwritten):
-		message := fmt.Sprintf("The cluster sleeps and connections no longer wake it: %s. To wake it, once its pods are gone: kubectl annotate -n %s %s %s %s-",
-			reasonsInWords[p.Reason], state.Name.Namespace, state.Resource, state.Name.Name, contract.AnnotationHibernation)
+		risk := ""
 		if state.Cluster.VolumesAtRisk {
-			message += ", but not yet: " + VolumesAtRisk
+			risk = " Do not wake it yet: " + VolumesAtRisk + "."
 		}
+		message := fmt.Sprintf("The cluster sleeps and connections no longer wake it: %s.%s To wake it, once its pods are gone: kubectl annotate -n %s %s %s %s-",
+			reasonsInWords[p.Reason], risk, state.Name.Namespace, state.Resource, state.Name.Name, contract.AnnotationHibernation)
 		p.Events = append(p.Events, Event{Warning: true, Reason: "WakesByHandOnly", Message: message, Occasion: occasion, Once: true})
 	}
 }

@@ -134,10 +134,10 @@ func (p *Plan) wakeForPending(cause contract.Cause, pending Pending, last contra
 
 // event says that the cluster was awake in vain.
 func (p Pending) event(cause contract.Cause) Event {
-	const later = "It is woken for that after at most an hour of sleep"
+	const later = "The plugin wakes it for that after at most an hour of sleep"
 	occasion := fmt.Sprint(p.Changed.Unix(), p.Names)
 	if cause == contract.CauseBackup {
-		lacks, whose := "the operator has made no Backup for "+p.by(), "schedule's"
+		lacks, whose := "the operator has created no Backup for "+p.by(), "schedule's"
 		if p.Names[0] == byMaxAge {
 			lacks, whose = "no Backup was completed for "+p.by(), "Backup's"
 		}

@@ -31,7 +31,7 @@ type State struct {
 	Slots   []Slot
 	// Backups are what is known of the cluster's Backups.
 	Backups Backups
-	// Disrupted says why a dozing cluster is to hibernate; empty: it may go on dozing.
+	// Disrupted says why a dozing cluster is to hibernate; empty: it may keep dozing.
 	Disrupted string
 	// Instances are the pods of the instances by the informers, and Inspected are those that have not ended by the API
 	// server, if the plan asked for them.

@@ -23,7 +23,7 @@ const lowest, highest = 1024, 65535
 var (
 	// ErrNotARange says that a text is not a range of ports.
 	ErrNotARange = errors.New("not a range of ports such as 10000-29999, within 1024-65535")
-	// ErrOverlap says that somebody else uses ports of the range.
+	// ErrOverlap says that ports of the range are used by something else.
 	ErrOverlap = errors.New("the range overlaps ports that are used otherwise")
 )
 

@@ -111,8 +111,8 @@ func (s *Store) Assign(ctx context.Context, requests []Request, now time.Time) (
 	return assigned, nil
 }
 
-// join adds to the batch that waits, if there is one, and returns what the whole batch was given. Whoever begins a
-// batch writes it, when the one before has been written.
+// join adds to the batch that waits, if there is one, and returns what the whole batch was given. The caller that
+// begins a batch writes it, when the one before has been written.
 func (s *Store) join(ctx context.Context, missing []Request, now time.Time) (map[types.UID]uint16, error) {
 	s.mutex.Lock()
 	b := s.joined

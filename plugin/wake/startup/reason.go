@@ -14,8 +14,8 @@ const (
 	ReasonIncomplete Reason = "incomplete"
 	// ReasonGarbage is what no PostgreSQL client sends.
 	ReasonGarbage Reason = "garbage"
-	// ReasonPipelined is a request for encryption that did not wait for its answer. The server refuses it too: somebody
-	// between the two may have put the bytes there.
+	// ReasonPipelined is a request for encryption that did not wait for its answer. The server refuses it too: a
+	// third party may have inserted the bytes.
 	ReasonPipelined Reason = "pipelined"
 	// ReasonTooLarge is a startup packet that is longer than the caller's limit.
 	ReasonTooLarge Reason = "too_large"

@@ -23,7 +23,7 @@ const (
 	askBudgetEvery = time.Second
 )
 
-// Budget limits how many wakes may begin, since each schedules pods that have to be paid for.
+// Budget limits how many wakes may begin, because each schedules pods that have to be paid for.
 //
 // A source address may begin some wakes at once, and as many more in sourceRefill: as set, or for the size of the
 // fleet, at least ten. Further wakes are taken from a budget that all sources share, at least 500 at once and one more

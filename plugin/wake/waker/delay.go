@@ -92,16 +92,16 @@ func causeOf(
 	case cluster.Dozing && cluster.Stopped:
 		return "the plugin cannot lift the fence; its log says why"
 	case cluster.Dozing || cluster.MayStillStop:
-		return "PostgreSQL has not stopped yet for the doze that it is woken from"
+		return "PostgreSQL is still stopping for the doze that it is woken from"
 	case cluster.HibernationOn && len(instances) != 0:
 		return fmt.Sprintf("the operator has not hibernated the cluster yet, and pod %s is still there", instances[0].Name)
 	case cluster.HibernationOn && cluster.Hibernated:
 		return "the plugin cannot turn off the hibernation annotation; its log says why"
 	case cluster.HibernationOn:
-		return "the operator has not said that it has hibernated the cluster; is it running?"
+		return "the operator has not said that it has hibernated the cluster; check that it runs"
 	case len(instances) == 0:
-		return "the operator has made no pod: the API server refuses it (a full ResourceQuota, a LimitRange, an admission policy or webhook), " +
-			"a major upgrade is running, or the operator does not run; the phase of the Cluster and the operator's log say which"
+		return "the operator has made no pod: the API server rejects it (a full ResourceQuota, a LimitRange, an admission policy or webhook), " +
+			"a major upgrade is running, or the operator is down; see the phase of the Cluster and the operator's log"
 	}
 	for i := range instances {
 		if cause := causeIn(&instances[i], events); cause != "" {

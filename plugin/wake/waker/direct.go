@@ -21,7 +21,7 @@ import (
 // podTimeout limits the search for the pod with an address.
 const podTimeout = 5 * time.Second
 
-// PodSearches is how many such searches should go on at once: the API server has no index of addresses and goes through
+// PodSearches is how many such searches should run at once: the API server has no index of addresses and goes through
 // all pods for each, and clients of many addresses may come together.
 const PodSearches = 4
 

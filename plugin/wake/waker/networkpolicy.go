@@ -93,7 +93,7 @@ func from(peers []networkingv1.NetworkPolicyPeer, namespace string, address neti
 	})
 }
 
-// inBlock reports whether a block of addresses has the address. What is not understood lets nobody in.
+// inBlock reports whether a block of addresses has the address. An invalid block has none.
 func inBlock(block *networkingv1.IPBlock, address netip.Addr) bool {
 	cidr, err := netip.ParsePrefix(block.CIDR)
 	if err != nil || !cidr.Contains(address) {
@@ -105,7 +105,7 @@ func inBlock(block *networkingv1.IPBlock, address netip.Addr) bool {
 	})
 }
 
-// matches reports whether the selector matches the labels. One that is not understood matches nothing.
+// matches reports whether the selector matches the labels. An invalid one matches nothing.
 func matches(selector *metav1.LabelSelector, set map[string]string) bool {
 	parsed, err := metav1.LabelSelectorAsSelector(selector)
 	return err == nil && parsed.Matches(labels.Set(set))

@@ -39,7 +39,7 @@ type wake struct {
 	unconfirmed    string          // the value of a patch that may have been applied although it failed
 	firstProbed    time.Time       // when PostgreSQL was first probed
 	accepted       time.Time       // when it was first found to accept sessions, while passwords may have to be set
-	direct         time.Time       // since when the Service has led to an instance directly, as far as probes go on
+	direct         time.Time       // since when the Service has led to an instance directly, as far as probes continue
 	queue          queue
 	phases         phases
 	waited         []corev1.Container    // what the pod's PostgreSQL may have waited for

@@ -122,7 +122,7 @@ type Waker struct {
 	// Base is the parent context of all wakes.
 	Base context.Context // a wake outlives the client that began it, and not the plugin
 
-	// Budget limits how many wakes may begin, and PodSearches how many searches for the pod of an address go on at once.
+	// Budget limits how many wakes may begin, and PodSearches how many searches for the pod of an address run at once.
 	Budget      *Budget
 	PodSearches *semaphore.Weighted
 

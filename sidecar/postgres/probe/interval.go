@@ -3,7 +3,7 @@ package probe
 import "time"
 
 // How often a PostgreSQL that starts is probed: very often and then often for as long as most starts take, and then
-// rarely, since each answer during recovery is a line in its log.
+// rarely, because each answer during recovery is a line in its log.
 const (
 	first, often, seldom = 20 * time.Millisecond, 100 * time.Millisecond, time.Second
 	firstFor, oftenFor   = 2 * time.Second, 5 * time.Second
