@@ -119,10 +119,9 @@ chart-readme: ## Write the README of the Helm chart from its values
 	go run $(HELM_DOCS) --skip-version-footer --log-level warning -c manifests/chart
 
 .PHONY: docs
-docs: ## Write the tables of the documentation that come from the code, and its picture (needs graphviz)
+docs: ## Write the tables of the documentation that come from the code
 	go test ./docs -update
 	go -C e2e test ./monitoring -run '^TestThePage' -update
-	{ dot -Tsvg docs/states.dot; echo "<!-- of states.dot $$(sha256sum docs/states.dot | cut -d' ' -f1) -->"; } >docs/states.svg
 
 .PHONY: demo-picture
 demo-picture: ## Write docs/demo.svg, the timeline of make demo
@@ -139,7 +138,7 @@ kubectl-plugin: ## Write build/kubectl-scale_to_zero for this machine, and what 
 .PHONY: archives
 archives: ## Write build/archives for the version TAG: kubectl scale_to_zero for every platform, SBOMs, checksums, krew's manifest (REPOSITORY)
 	@[[ '$(TAG)' =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$$ ]] || \
-		{ echo "archives: TAG is '$(TAG)'; allowed is a semantic version after a v, such as v1.2.3 or v1.2.3-rc.1" >&2; exit 1; }
+		{ echo "archives: TAG is '$(TAG)'; it must be a semantic version after a v, such as v1.2.3 or v1.2.3-rc.1" >&2; exit 1; }
 	rm -rf build/archives build/licenses
 	for tool in $(GORELEASER) $(CYCLONEDX) $(GO_LICENSES); do GOBIN='$(CURDIR)/build/bin' go install $$tool || exit 1; done
 	for system in darwin linux windows; do \
