@@ -15,6 +15,10 @@
 // process that is started again resumes the idle clock of the earlier one only if it is proven that nothing happened
 // meanwhile ([CheckpointFile]).
 //
+// A session that ends while a sample is taken may be in neither the sample nor the list of open sockets: over TLS its
+// socket is reset when PostgreSQL answers the end of the session, and reported only when the process has ended. The
+// report then restarts the idle clock, and ends an attempt to sleep that has begun meanwhile.
+//
 // # Where to start reading
 //
 // [Monitor.Sample] and [Monitor.Handle] return what a sample and an event have shown.

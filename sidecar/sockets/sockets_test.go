@@ -479,6 +479,58 @@ func TestOpen_passesOverSessionsThatTheServerHasClosed(t *testing.T) {
 	}
 }
 
+// Over TLS a server answers the end of a session, and the client's kernel resets the connection. Until the server closes its socket, the
+// session is neither listed nor reported.
+func TestOpen_lacksASessionThatWasResetAndIsNotReportedYet(t *testing.T) {
+	t.Parallel()
+	server, err := net.Listen("tcp", porttest.Address(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Close() }()
+	listener, err := Listen(uint16(server.Addr().(*net.TCPAddr).Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	client, err := net.Dial("tcp", server.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := server.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = accepted.Close() }()
+	if _, err := client.Write(make([]byte, contract.MinStartupPacketBytes)); err != nil {
+		t.Fatal(err)
+	}
+	_ = client.Close()
+	if _, err := io.ReadAll(accepted); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := accepted.Write([]byte{0}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience); ; {
+		open, err := listener.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(open) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("open are %v, want none", open)
+		}
+	}
+	if reports, err := listener.Arrived(); err != nil || len(reports) != 0 {
+		t.Errorf("reported are %v (%v), want none yet", reports, err)
+	}
+	_ = accepted.Close()
+	expect(t, listener, client.LocalAddr().String())
+}
+
 func TestClose_endsReceive(t *testing.T) {
 	t.Parallel()
 	l, err := Listen(1)
