@@ -42,11 +42,7 @@ func (c *clientConn) serve(ctx context.Context, p *slot) {
 	if !ok {
 		return
 	}
-	defer func() {
-		if c.inSession {
-			c.spliced.give(c.service.cluster())
-		}
-	}()
+	defer c.leaveSession()
 	server, err := c.hold(packet) //nolint:contextcheck // ctx is of the startup packet's slot only
 	if err != nil {
 		c.refuse(packet.Kind, err)

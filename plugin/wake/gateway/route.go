@@ -52,6 +52,7 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 		}
 		switch {
 		case errors.Is(err, errHolds):
+			c.leaveSession()
 			attempt = 0
 		case attempt == attempts || !errors.Is(err, errUnreachable):
 			return nil, err
@@ -75,6 +76,14 @@ func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) 
 		return nil, ErrReconnect
 	}
 	return c.reach(ctx, running[rand.IntN(len(running))], packet)
+}
+
+// leaveSession gives up the slot of the session, if there is one.
+func (c *clientConn) leaveSession() {
+	if c.inSession {
+		c.spliced.give(c.service.cluster())
+		c.inSession = false
+	}
 }
 
 // reach connects to an instance and sends it the startup packet. The error is errUnreachable if another attempt may

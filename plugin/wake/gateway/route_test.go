@@ -65,7 +65,8 @@ func TestAnInstanceThatDoesNotAcceptIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestGateway_beginsNoSessionWhileEveryClientIsHeld checks that an instance gets no byte of a client that is held after all.
+// TestGateway_beginsNoSessionWhileEveryClientIsHeld checks that an instance gets no byte of a client that is held after all, and that the
+// client takes no slot of a session meanwhile.
 func TestGateway_beginsNoSessionWhileEveryClientIsHeld(t *testing.T) {
 	t.Parallel()
 	var asked, sessions atomic.Int64
@@ -76,8 +77,16 @@ func TestGateway_beginsNoSessionWhileEveryClientIsHeld(t *testing.T) {
 		sessions.Add(1)
 		_, _ = conn.Write(okay)
 	})
-	backend := &fakeBackend{resolve: to(target), running: []netip.AddrPort{target}, begins: func() bool { return asked.Add(1) > 1 }}
+	var serving atomic.Pointer[Gateway]
+	resolve := func(context.Context, Client) (netip.AddrPort, error) {
+		if taken := serving.Load().spliced.count(); taken != 0 {
+			t.Errorf("a client without a session has %d slots", taken)
+		}
+		return target, nil
+	}
+	backend := &fakeBackend{resolve: resolve, running: []netip.AddrPort{target}, begins: func() bool { return asked.Add(1) > 1 }}
 	gateway := run(t, backend, nil)
+	serving.Store(gateway.Gateway)
 	conn := dial(t, gateway.address)
 	send(t, conn, startupPacket)
 	expect(t, conn, okay)
