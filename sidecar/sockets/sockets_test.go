@@ -450,28 +450,33 @@ func TestOpen_listsSessionsThatHaveNotEnded(t *testing.T) {
 	})
 }
 
-// A client that is slow to close what the server has closed must not make the list fail: the reports would be begun again.
-func TestOpen_passesOverSessionsThatTheServerHasClosed(t *testing.T) {
-	t.Parallel()
+// connected returns both ends of a connection to a server whose sockets the listener watches.
+func connected(t *testing.T) (listener *Listener, client, accepted net.Conn) {
+	t.Helper()
 	server, err := net.Listen("tcp", porttest.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = server.Close() }()
-	listener, err := Listen(uint16(server.Addr().(*net.TCPAddr).Port))
-	if err != nil {
+	t.Cleanup(func() { _ = server.Close() })
+	if listener, err = Listen(uint16(server.Addr().(*net.TCPAddr).Port)); err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
-	client, err := net.Dial("tcp", server.Addr().String())
-	if err != nil {
+	t.Cleanup(listener.Close)
+	if client, err = net.Dial("tcp", server.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = client.Close() }()
-	accepted, err := server.Accept()
-	if err != nil {
+	t.Cleanup(func() { _ = client.Close() })
+	if accepted, err = server.Accept(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = accepted.Close() })
+	return listener, client, accepted
+}
+
+// A client that is slow to close what the server has closed must not make the list fail: the reports would be begun again.
+func TestOpen_passesOverSessionsThatTheServerHasClosed(t *testing.T) {
+	t.Parallel()
+	listener, client, accepted := connected(t)
 	_ = accepted.Close()
 	expect(t, listener, client.LocalAddr().String())
 	if open, err := listener.Open(); err != nil || len(open) != 0 {
@@ -483,25 +488,7 @@ func TestOpen_passesOverSessionsThatTheServerHasClosed(t *testing.T) {
 // session is neither listed nor reported.
 func TestOpen_lacksASessionThatWasResetAndIsNotReportedYet(t *testing.T) {
 	t.Parallel()
-	server, err := net.Listen("tcp", porttest.Address(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = server.Close() }()
-	listener, err := Listen(uint16(server.Addr().(*net.TCPAddr).Port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	client, err := net.Dial("tcp", server.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := server.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = accepted.Close() }()
+	listener, client, accepted := connected(t)
 	if _, err := client.Write(make([]byte, contract.MinStartupPacketBytes)); err != nil {
 		t.Fatal(err)
 	}
