@@ -2,8 +2,8 @@
 # Runs a command on a cluster with the plugin. With KUBECONFIG set that cluster is used as it is, with images of TAG that it
 # can pull or has; otherwise one is made here for the command and removed afterwards. CLUSTERFLAGS choose what it is made of.
 # BESIDE has the names of networks, in each of which another such cluster is made. The command compiles outside the networks of the
-# clusters, because nothing leads out of those, and INSIDE runs what it has compiled there. The cluster of the network "nodes" has
-# two nodes, and so has that of RUN if it chooses a test that needs two.
+# clusters, because nothing leads out of those, and INSIDE runs what it has compiled there. The cluster has two nodes if RUN
+# chooses a test that needs two.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export TAG=${TAG:-dev} REGISTRY=${REGISTRY:-localhost}
@@ -32,8 +32,7 @@ beside() {
 }
 brings_up() {
 	local nodes=()
-	if [ "${SCALE_TO_ZERO_NETWORK:-}" = nodes ] ||
-		[ -n "${RUN:-}" ] && sed -n 's/^func \(TestNodes_[^(]*\)(.*/\1/p' e2e/tests/*_test.go | grep -P "${RUN%%/*}" >/dev/null; then
+	if [ -n "${RUN:-}" ] && sed -n 's/^func \(TestNodes_[^(]*\)(.*/\1/p' e2e/tests/*_test.go | grep -P "${RUN%%/*}" >/dev/null; then
 		nodes=(-nodes 2 -ip-family ipv4)
 	fi
 	cluster up ${CLUSTERFLAGS:-} "${nodes[@]}"

@@ -24,7 +24,7 @@ if [ -s "$COST" ]; then
 fi
 if [ -n "${PROVIDE:-}" ]; then # the log of the API server is there
 	# A part of the tests uses a part of the rights.
-	[ -n "${RUN:-}${CORE:-}" ] || build/cluster audit ${BESIDE:-} || status=1
+	[ -n "${RUN:-}${CORE:-}" ] || build/cluster audit ${BESIDE:-} nodes || status=1 # those of two nodes ran before
 	build/cluster traces build/e2e/traces ${BESIDE:-} || status=1
 	if compgen -G 'build/e2e/traces/*.trace' >/dev/null; then
 		go test -count=1 -v -run '^TestReplay$' ./sidecar/sleep -traces "$PWD/build/e2e/traces" || status=1
@@ -35,9 +35,7 @@ fi
 # A test that failed among others is run once more alone, which tells load from a defect. The run has failed all the same.
 failed=$(sed -n '/"Action":"fail"/ s/.*"Test":"\([^"\/]*\)".*/\1/p' build/e2e/tests.json | sort -u)
 for name in $failed; do
-	network=${SCALE_TO_ZERO_NETWORK:-}
-	[[ -z "${BESIDE:-}" || $name != TestNodes_* ]] || network=nodes # whose cluster is kept for this
-	if (cd e2e/tests && SCALE_TO_ZERO_NETWORK=$network $INSIDE ../../build/e2e/tests -test.run="^$name\$" -test.timeout=20m >"../../build/e2e/$name.log" 2>&1); then
+	if (cd e2e/tests && $INSIDE ../../build/e2e/tests -test.run="^$name\$" -test.timeout=20m >"../../build/e2e/$name.log" 2>&1); then
 		echo "alone: passed $name"
 	else
 		echo "alone: failed $name (build/e2e/$name.log)"

@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
 # Runs the end-to-end tests as go test -json prints them. Some disturb everybody, and so run one after another. Some have to be alone; they take half the time of the others, so that the tests of the doze follow them on their cluster.
 # With clusters in the networks "turns" and "alone" (BESIDE) all run at once, otherwise on the cluster of KUBECONFIG one after another.
-# Those that need two nodes are alone too; on the cluster of the network "nodes" they come before all others, because they make a node
-# late by a second, which a busy machine is as well.
 # RUN chooses tests, and CORE leaves out those that begin with whole: either run on one cluster.
 set -uo pipefail
 cd "$(dirname "$0")"
@@ -24,11 +22,9 @@ beside() {
 	go run ./cmd/sidebyside "$@" | grep --line-buffered -v '"Action":"artifacts"'
 	return "${PIPESTATUS[0]}"
 }
-turns=$(beginning disturbing) alone=$(beginning alone) doze=^TestDoze_ nodes=^TestNodes_ before=0
+turns=$(beginning disturbing) alone=$(beginning alone) doze=^TestDoze_ nodes=^TestNodes_
 if [ -n "${BESIDE:-}" ]; then
-	# A cluster that is not needed any more goes: its processes have work even if nobody uses it. After a failure, that of the network
-	# "nodes" stays for another try.
-	beside "$(tests nodes "-test.run='$nodes'") || exit; SCALE_TO_ZERO_NETWORK=nodes ../../build/cluster down 2>../../build/e2e/downnodes.log || true" || before=1
+	# A cluster that is not needed any more goes: its processes have work even if nobody uses it.
 	ends() { echo "; status=\$?; SCALE_TO_ZERO_NETWORK=$1 ../../build/cluster down 2>../../build/e2e/down$1.log; exit \$status"; }
 	together=(
 		"$(tests turns -test.parallel=1 "-test.run='$turns'")$(ends turns)"
@@ -38,4 +34,4 @@ if [ -n "${BESIDE:-}" ]; then
 else
 	together=("$(tests "" -test.parallel=2 "-test.run='${RUN:-}'")")
 fi
-beside "${together[@]}" && exit "$before"
+beside "${together[@]}"
