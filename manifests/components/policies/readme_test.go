@@ -32,7 +32,7 @@ func TestThePageNamesWhatInstancesMayChange(t *testing.T) {
 		return found
 	}
 	permitted := keys(`'xata\.io/scale-to-zero-([a-z-]+)'`, between("instances/clusters.yaml", "name: foreign", "validations:"))
-	named := keys("`-([a-z-]+)`", between("../../../docs/explanation/security.md", "everything on their Cluster but `cnpg.io/hibernation`", ";"))
+	named := keys("`-([a-z-]+)`", between("../../../docs/explanation/security.md", "on its Cluster, `cnpg.io/hibernation`; the annotations", ";"))
 	if len(permitted) == 0 || !slices.Equal(permitted, named) {
 		t.Errorf("the page names %q, the policy permits %q", named, permitted)
 	}
