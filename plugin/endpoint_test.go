@@ -21,8 +21,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 )
 
-// endpoint makes the certificate that the endpoint is to serve with, and accounts of callers. What it returns asks for
-// the cluster as one of them, who present tokens of the API server: "" an invalid one.
+// endpoint makes the certificate of the wake endpoint, and service accounts of callers. The function that it returns
+// sends a request for the cluster with the token of an account; "" stands for an invalid token.
 func (f *people) endpoint(restConfig *rest.Config, c *config.Config) (ask func(method, as string, status int, says string)) {
 	f.t.Helper()
 	clientset, err := kubernetes.NewForConfig(restConfig)

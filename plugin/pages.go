@@ -29,9 +29,9 @@ func pagesConfig() httpserver.Config {
 	}
 }
 
-// pages serves /metrics, /healthz, /readyz, which fails until the plugin is ready, and /peer, which tells other
-// replicas whether this one can serve clients. The last is not for the kubelet: while the API server answers nobody, no
-// replica can, and the operator needs them.
+// pages serves /metrics, /healthz, /readyz, which fails until the plugin is ready, and /peer, by which other replicas
+// learn whether this one can serve clients. The kubelet must not probe /peer: while the API server is down, it fails on
+// every replica, and the operator needs them.
 func pages(metrics prometheus.Gatherer, ready, stale func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", &shared{inner: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})})
@@ -68,7 +68,7 @@ type peerProber struct {
 	client *http.Client
 }
 
-// newPeerProber makes one of replicas that serve their pages on the same port as this one, whose address that is.
+// newPeerProber makes a prober for replicas that serve their pages on the port of address, which is this replica's own.
 func newPeerProber(address string) (*peerProber, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -128,8 +128,8 @@ func (s *shared) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, body) // it is our own page
 }
 
-// current returns the current page, which is kept compressed at a twentieth of its size. It is the same for everybody:
-// without a URL nobody's query selects what it has.
+// current returns the current page, which is kept compressed at a twentieth of its size. The request that makes it has
+// no URL, so that no client's query selects metrics for the others.
 func (s *shared) current() *page {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()

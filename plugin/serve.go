@@ -65,7 +65,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	// What runs keeps running while the gateway drains: held clients wait for clusters that the operator wakes with our help.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	// The newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events.
+	// The newer recorder needs rights on events.k8s.io as well. This one uses those that package events needs anyway.
 	recorder := manager.GetEventRecorderFor(contract.ManagedBy)
 	replicas, err := newPeerProber(c.MetricsAddress)
 	if err != nil {
@@ -136,8 +136,8 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 
 // readiness is what this replica can do by now.
 type readiness struct {
-	// synced: it can answer the operator, whose calls need no more. leads: what leads clients here stands, as far as that
-	// is waited for; the replica is then ready, and a rollout ends an older one.
+	// synced: the informers are in sync, which is all that the operator's calls need. leads: AwaitReady no longer waits
+	// for the EndpointSlices that route clients here; /readyz then succeeds, and a rollout stops an older replica.
 	synced, leads atomic.Bool
 }
 
@@ -259,9 +259,9 @@ func (o *observer) NotInjected(of metav1.ObjectMeta, why string) {
 	o.recorder.Eventf(cluster, corev1.EventTypeWarning, "SidecarNotInjected", "The sidecar is not injected: %s", why)
 }
 
-// otherInstallation returns the namespace of another installation of which a replica is ready, or "". Two would take
-// each other's EndpointSlices for those of dead replicas, and remove them. It is found by the EndpointSlices of its
-// Service, which have the labels of that.
+// otherInstallation returns the namespace of another installation that has a ready replica, or "". Each of the two
+// would remove the EndpointSlices of the other as those of dead replicas. It is found by the EndpointSlices of its
+// Service, which have the labels of the Service.
 func otherInstallation(ctx context.Context, reader client.Reader, own string) (string, error) {
 	var slices discoveryv1.EndpointSliceList
 	if err := reader.List(ctx, &slices, client.MatchingLabels{"app": "scale-to-zero", "cnpg.io/pluginName": contract.PluginName}); err != nil {

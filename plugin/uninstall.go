@@ -27,9 +27,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// checkUninstall reports whether the plugin can be removed: no Cluster may list it, because the operator would no
-// longer reconcile that Cluster, no Cluster may be left fenced and no Pooler scaled to zero by it, because nobody else
-// reverts that, and no EndpointSlice may lead to its gateway.
+// checkUninstall reports whether the plugin can be removed: no Cluster lists it, because the operator would no longer
+// reconcile that Cluster; this project leaves no Cluster fenced, no Pooler scaled to zero and no ScheduledBackup
+// suspended, because nothing else reverts that; and none of its EndpointSlices, Roles and RoleBindings is left.
 func checkUninstall(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check-uninstall", flag.ContinueOnError)
 	flags.SetOutput(stderr)

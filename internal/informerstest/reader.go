@@ -31,7 +31,7 @@ func Index(builder *fake.ClientBuilder) *fake.ClientBuilder {
 // Reader finds what is there at the moment.
 func Reader(api client.Reader) informers.Reader { return informers.NewReader(Informers{api}) }
 
-// Informers keep of what the API server has what the plugin's informers keep.
+// Informers read objects as the plugin's informers keep them.
 type Informers struct{ client.Reader }
 
 // Get reads an object.

@@ -1,9 +1,9 @@
 // Package porttest reserves TCP ports for tests that hand a port to a program that opens it later, or that closes and
 // opens it again.
 //
-// A port that was found free with port 0 may be anybody's as soon as it is closed: the tests of other packages, which
-// run beside, open many sockets. And while it is open, a client of theirs may have the same port at another address of
-// the loopback interface, and is found by who looks for the sockets of a port.
+// A free port found by listening on port 0 may be taken as soon as it is closed: the tests of other packages, which run
+// concurrently, open many sockets. Even while it is open, a client of theirs may use the same port at another loopback
+// address, and then appears in a list of the sockets of that port.
 package porttest
 
 import (

@@ -1,4 +1,4 @@
-// Package clusterstate says in a word in which state a cluster is, to the command line and to callers of the endpoint.
+// Package clusterstate names the state of a cluster for the command line and the wake endpoint.
 package clusterstate
 
 import (
@@ -36,7 +36,7 @@ const (
 	Asleep State = "asleep"
 	// AsleepByHand: a person put the cluster to sleep, so that no connection wakes it.
 	AsleepByHand State = "asleep by hand"
-	// Waking: hibernation or a doze has ended, and no instance is ready yet.
+	// Waking: no instance is ready yet after hibernation, a doze, or a pod's creation within wakingLimit.
 	Waking State = "waking"
 )
 
@@ -90,7 +90,7 @@ func (s Seen) State(now time.Time) State {
 	}
 }
 
-// starting reports whether no instance is ready and the newest pod is younger than wakes.
+// starting reports whether no instance is ready and the newest pod is younger than wakingLimit.
 func (s Seen) starting(now time.Time) bool {
 	youngest := s.Youngest()
 	return youngest != nil && !slices.ContainsFunc(s.Pods, Ready) && now.Sub(youngest.CreationTimestamp.Time) < wakingLimit

@@ -90,8 +90,8 @@ func (c *certificates) load() error {
 	return nil
 }
 
-// trusted returns what the operator may present: the first certificate, and one that its own authority signs at a
-// renewal. Any other certificate above the first is an issuer's, which signs for others too.
+// trusted returns the certificates that the operator's must chain to: its own, and the CA that this package made for it
+// alone, which signs its renewals. Any other issuer in the file may have signed other clients' certificates.
 func trusted(text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	var leaf *x509.Certificate

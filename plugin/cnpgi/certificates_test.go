@@ -50,7 +50,7 @@ func (i *issuer) issues(name string) *x509.Certificate {
 	return certificate
 }
 
-// A file with the chain above the operator's certificate admits the operator, and nobody else whom the issuer knows.
+// A file with the operator's certificate and its issuer's admits only the operator, not the issuer's other clients.
 func TestTrusted_isTheOperatorAndNotWhomItsIssuerKnows(t *testing.T) {
 	t.Parallel()
 	i := &issuer{t: t}

@@ -1,13 +1,13 @@
-// Package cnpgi serves the operator by its plugin interface, CNPG-I: who the plugin is, what becomes of a pod, and
-// whether a reconciliation continues.
+// Package cnpgi implements CNPG-I, the operator's plugin interface: the identity service, the lifecycle hook for pods,
+// and the reconciler hooks.
 //
 // # What it guarantees
 //
 //   - An error or a late answer would keep the operator from making a pod or from failing over. Its calls therefore
 //     need no request to the API server, apart from those for a Backup, and no call of the lifecycle hook returns an
 //     error, unless it panics.
-//   - Other clients cannot lock the operator out: connections that have not authenticated are few, and lose their place.
-//   - While a replica leaves, the operator is led to another one. Calls that run are finished.
+//   - Other clients cannot lock the operator out: unauthenticated connections are limited, and the oldest are closed.
+//   - A replica that stops asks the operator to reconnect, which routes it to another replica. Running calls finish.
 //
 // # The lifecycle hook
 //
@@ -21,8 +21,8 @@
 //
 // # The reconciler hooks
 //
-// That of a Cluster also does failover, so the answer comes immediately, and is to continue unless the cluster dozes;
-// our own work is queued. That of a Backup may wait for a cluster that dozes.
+// The reconciliation of a Cluster includes failover, so the hook answers at once, and lets it continue unless the
+// cluster dozes; the plugin's own work is queued. The hook of a Backup may delay it until a dozing cluster is awake.
 //
 // # The certificates
 //

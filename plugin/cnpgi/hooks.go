@@ -16,8 +16,8 @@ type Hooks struct {
 	Enqueue func(types.NamespacedName)
 	// WakeForBackup wakes the cluster if it dozes, and reports whether its Backup has to wait for that; nil: none does.
 	WakeForBackup func(ctx context.Context, cluster types.NamespacedName, backup string) (waits bool)
-	// EndLoop returns after how long a cluster is to be reconciled again, because it dozes; 0 if the operator is to
-	// continue. nil: none dozes.
+	// EndLoop returns the requeue delay of a dozing cluster, whose reconciliation ends here, or 0 to let the operator
+	// continue. nil: no cluster dozes.
 	EndLoop func(ctx context.Context, cluster types.NamespacedName, definition []byte) (after time.Duration)
 }
 
@@ -76,7 +76,7 @@ func (h *Hooks) Post(context.Context, *reconciler.ReconcilerHooksRequest) (*reco
 	return goOn(), nil
 }
 
-// again has the operator reconcile the object again after that long, in whole seconds; 0: it continues.
+// again asks the operator to requeue the object after a delay, in whole seconds; 0 lets it continue.
 func again(after time.Duration) *reconciler.ReconcilerHooksResult {
 	if after == 0 {
 		return goOn()

@@ -134,8 +134,7 @@ func (l *Lifecycle) patch(
 	return patch, ResultInjected
 }
 
-// limits returns the limits of a namespace. If they cannot be read the pod is judged without them, which keeps EVALUATE
-// constant.
+// limits returns the limits of a namespace, or none if they cannot be read, because the hook must not fail.
 func (l *Lifecycle) limits(ctx context.Context, namespace string, logger *slog.Logger) limits {
 	ranges, err := l.LimitRanges(ctx, namespace)
 	if err != nil {
@@ -155,8 +154,9 @@ func (e forbiddenError) Error() string {
 	return "a LimitRange of its namespace would refuse the pod with it: " + string(e)
 }
 
-// inject returns the pod to create or, if create is false, to plan. What a LimitRange would refuse only because of the
-// sidecar gets none in either case, or the operator would delete a running instance for one that cannot be created.
+// inject returns the pod to create or, if create is false, to plan. A pod that a LimitRange would refuse only because
+// of the sidecar gets none in either case: otherwise the operator would delete a running instance that it cannot
+// replace.
 func (l *Lifecycle) inject(pod *corev1.Pod, owner *cluster, of limits, create bool) (*corev1.Pod, error) {
 	made, err := l.make(pod, owner, of)
 	if err != nil {

@@ -56,7 +56,7 @@ func filled(quantities, others corev1.ResourceList) corev1.ResourceList {
 	return all
 }
 
-// fit returns the resources with requests that are raised to the smallest that the limits allow. It lowers nothing.
+// fit raises the requests and limits to the smallest values that the LimitRanges allow. It lowers nothing.
 func (l limits) fit(resources corev1.ResourceRequirements) corev1.ResourceRequirements {
 	fitted := *resources.DeepCopy()
 	for _, item := range l {

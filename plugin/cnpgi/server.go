@@ -26,8 +26,8 @@ import (
 // manifests sum up.
 const gracefulStop = 25 * time.Second
 
-// renewLeft is how long a connection lasts that begins when the replica leaves: a kube-proxy that was late may have led
-// the operator back here although there is another replica.
+// renewLeft is the maximum age of connections that begin after the replica has begun to leave: a late kube-proxy may
+// have routed the operator back here although there is another replica.
 const renewLeft = time.Minute
 
 const (
@@ -45,9 +45,9 @@ type Server struct {
 	Register func(grpc.ServiceRegistrar)
 	// Interceptors wrap every call, the first outermost. They see a panic in the call as an error.
 	Interceptors []grpc.UnaryServerInterceptor
-	// Leaving is closed when this replica no longer leads clients to itself and only serves those that it has, which
-	// may take a day. The operator is then asked to connect again over TCP, which leads it to another replica, with the
-	// present settings. If there is no other, it is served here again. nil: never.
+	// Leaving is closed when this replica routes no new clients to itself and only finishes its sessions, which may
+	// take a day. The server then asks the operator to reconnect over TCP, which routes it to another replica with the
+	// current settings. If there is none, this replica serves it again. nil: never.
 	Leaving <-chan struct{}
 	// Logger logs errors.
 	Logger *slog.Logger

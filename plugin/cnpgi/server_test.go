@@ -227,7 +227,8 @@ func openFiles(t *testing.T) int {
 	return len(all)
 }
 
-// TestCertificates_areReadWhenTheyHaveChanged counts reads by the identity of the handshake's configuration.
+// TestCertificates_areReadWhenTheyHaveChanged expects a new configuration only if the contents of the files have
+// changed.
 func TestCertificates_areReadWhenTheyHaveChanged(t *testing.T) {
 	t.Parallel()
 	directory := t.TempDir()
@@ -263,8 +264,8 @@ func TestCertificates_areReadWhenTheyHaveChanged(t *testing.T) {
 	}
 }
 
-// The cause of a failed read may go away without a change of the files: the process may have run out of file descriptors. The
-// test changes the key in a way that their state does not show.
+// The cause of a failed read may go away without a change of the files: the process may have run out of file
+// descriptors. The test keeps the key's size and modification time, so that only its content shows the change.
 func TestCertificates_areReadAgainWhenThatFailed(t *testing.T) {
 	t.Parallel()
 	directory := t.TempDir()

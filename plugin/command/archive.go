@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// archive is a compressed archive of one directory; nil takes nothing. A file is written as it is added, unless it is
-// to be redacted: which names are to be replaced is known only at the end.
+// archive is a compressed archive of one directory. A nil archive ignores texts and objects. Files are written as they
+// are added, unless they are to be redacted: the names to replace are complete only at the end.
 type archive struct {
 	header  tar.Header // of every file, with the directory as its name
 	redacts bool
@@ -42,7 +42,7 @@ func newArchive(out io.WriteCloser, directory string, at time.Time, redacts bool
 	}
 }
 
-// add adds a file, unless it is empty. That it fails close says as well.
+// add adds a file, unless it is empty. close returns the error of a write that failed.
 func (a *archive) add(f file) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
@@ -99,7 +99,8 @@ var (
 	// secretVariable matches the names of environment variables that may hold a secret, secretKey those of other values.
 	secretVariable = regexp.MustCompile(`(?i)pass|token|key|secret|credential`)
 	secretKey      = regexp.MustCompile(`(?i)(password|passphrase|token|secret_?key|api_?key|access_?key)$`)
-	// textKey matches the names of SQL that a person writes, whose references to Secrets stay, and of what is there twice.
+	// textKey matches the keys of SQL that a person writes, but not of references to Secrets, and the annotation that
+	// repeats the object.
 	textKey = regexp.MustCompile(
 		`^(post(Init(Application|Template)?|ImportApplication)SQL|kubectl\.kubernetes\.io/last-applied-configuration)$`,
 	)
@@ -169,8 +170,8 @@ var (
 	}
 )
 
-// redact replaces addresses, and the names of users and databases besides the given ones, in the files and their names.
-// The same one always becomes the same word.
+// redact replaces addresses, the given names, and the names of users and databases found in the files, in contents and
+// file names. The same original always becomes the same word.
 func redact(files []file, given []string) {
 	words, addresses, alternatives := map[string]string{}, map[string]string{}, []string{}
 	for _, f := range files {

@@ -1,9 +1,9 @@
 // Package command is kubectl-scale_to_zero: it shows which clusters sleep and what keeps the others awake, puts
 // clusters to sleep, wakes them and keeps them awake.
 //
-// It only needs permissions that its user may have: to read Clusters and Pods, to ask the sidecars through the API
-// server (pods/proxy), and to patch Clusters. To put a cluster to sleep it does not turn hibernation on: it asks the
-// sidecar, which makes its usual checks and handover.
+// It uses its user's permissions: to read Clusters, Pods and ScheduledBackups, to query the sidecars through the API
+// server (pods/proxy), to patch Clusters and, for doctor, to read more. To put a cluster to sleep it does not turn
+// hibernation on: it asks the sidecar, which makes its usual checks and handover.
 package command
 
 import (

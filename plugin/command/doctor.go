@@ -168,8 +168,8 @@ func (c *collector) missed(what string, err error) {
 	c.unread = append(c.unread, "Cannot "+what+": "+err.Error())
 }
 
-// read reads at most that many bytes of a path of the API server, behind which a pod may answer; nil without an answer.
-// What does not exist is not noted: a pod may go meanwhile, and the Prometheus operator need not be there.
+// read returns at most that many bytes from a path of the API server, which may be a proxy to a pod; nil without an
+// answer. A 404 is not reported: a pod may be gone by now, and the Prometheus operator may not be installed.
 func (c *collector) read(ctx context.Context, what, uri, pod string, most int64) []byte {
 	ctx, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()
@@ -211,7 +211,7 @@ func (c *collector) compare(of string, sent time.Time, header string) {
 	c.facts.ahead[of] = [2]time.Duration{least, most}
 }
 
-// list appends a list, and adds it to the archive unless there is no name for it. Without an answer known becomes
+// list appends the items of a list, and adds the list to the archive unless name is empty. On an error known becomes
 // false.
 func list[T any](ctx context.Context, c *collector, into *[]T, known *bool, what, uri, name string) {
 	var list struct{ Items []T }

@@ -154,9 +154,9 @@ func (a *access) enrolAll(
 			say("Waiting until %s has been restarted: %d of %d clusters are done.", restarting[0], i-len(restarting), len(keys))
 			if err := a.awaitRestart(ctx, e, restarting[0], timeout); err != nil {
 				switch {
-				case ctx.Err() != nil: // which is all that would be said if it were wrapped
+				case ctx.Err() != nil: // run prints nothing else of an error that wraps context.Canceled
 					err = errInterrupted
-				case len(problems) == 0 && errors.Is(errTooLong, err): // and no more than that
+				case len(problems) == 0 && errors.Is(errTooLong, err): // the timeout alone, without another error
 					err = notReached("%v", err)
 				}
 				err = fmt.Errorf("wait for the restart of the Cluster %q in the namespace %q: %w (%d of %d clusters are left as they are)",
@@ -231,7 +231,7 @@ func (e enrolment) patch(cluster *cnpgv1.Cluster) []operation {
 	return patch
 }
 
-// enrol changes one Cluster. The patch tests that the list is the one that was read, and is sent anew if it is not.
+// enrol changes one Cluster. The patch tests the resourceVersion that was read, and is retried if that has changed.
 func (a *access) enrol(
 	ctx context.Context, e enrolment, key types.NamespacedName, dryRun bool,
 ) (answer enrolled, err error) {

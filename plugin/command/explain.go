@@ -31,7 +31,7 @@ type explanation struct {
 	DozeBlockers []blocker `json:"dozeBlockers,omitempty"`
 	// Problems are the invalid annotations.
 	Problems []string `json:"problems"`
-	// Rules are the annotations that define what counts, and when.
+	// Rules are the annotations in force, without their prefix.
 	Rules map[string]string `json:"rules"`
 	// Instances are all instances with their reports.
 	Instances []told `json:"instances"`
@@ -73,7 +73,7 @@ func (p *program) explainCommand() *cobra.Command {
 	}
 }
 
-// explained explains a cluster whose pods could be read without a problem, or not.
+// explained explains a cluster. problem says why its pods could not be read; nil if they were.
 func (a *access) explained(ctx context.Context, s seen, problem error, now time.Time) *explanation {
 	cluster, state := s.Cluster, s.State(now)
 	e := &explanation{row: s.row(state, now), Blockers: []blocker{}, Rules: map[string]string{}, Instances: []told{}}

@@ -153,7 +153,8 @@ func (f *facts) judgeSidecars(c *examined) {
 	}
 }
 
-// judgeServices names those that cannot lead to the gateway, and while the cluster sleeps those that do not.
+// judgeServices names the Services that cannot be routed to the gateway and, while the cluster sleeps, those that are
+// not.
 func (f *facts) judgeServices(c *examined) {
 	if those := c.Cluster.Annotations[contract.AnnotationUnroutableServices]; those != "" {
 		f.find("reference/networks.md#services-that-cannot-lead-to-the-gateway",

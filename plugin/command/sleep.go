@@ -94,7 +94,7 @@ func (s *sleeper) sleep(ctx context.Context, timeout time.Duration) error {
 	}
 	err = poll(ctx, timeout, s.look)
 	switch {
-	case errors.Is(errTooLong, err): // and no more than that
+	case errors.Is(errTooLong, err): // the timeout alone, without another error
 		return s.late(timeout)
 	case errors.Is(err, errTooLong):
 		return fmt.Errorf("%w (%w)", s.late(timeout), err)

@@ -124,7 +124,8 @@ func (s seen) saved(state clusterstate.State, now time.Time) (saves saved) {
 	return saves
 }
 
-// hoursOf formats savings, of which so many are an hour of a CPU and of a GiB. They have one decimal, or two below one.
+// hoursOf formats savings, of which cpuHour is one CPU hour and gibHour one GiB hour, with one decimal, or two below
+// one.
 func hoursOf(cpu, memory *float64, cpuHour, gibHour float64) string {
 	var parts []string
 	add := func(total *float64, hour float64, name string) {

@@ -148,9 +148,9 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// changes returns the changes of the annotations that wake the cluster and remove those of its sleep. A person's fence
-// stays. Those of a doze are removed by the sidecar once PostgreSQL serves: one that is restarted before that knows
-// from them that it must watch the start.
+// changes returns the changes of annotations that wake the cluster and remove the marks of its sleep. A person's fence
+// stays. The sidecar removes the marks of a doze once PostgreSQL serves: a sidecar that restarts before needs them to
+// know that it must watch the start.
 func (s seen) changes() map[string]*string {
 	changes := map[string]*string{
 		contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil, contract.AnnotationGatewayHolding: nil,

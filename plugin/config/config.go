@@ -65,8 +65,8 @@ type Gateway struct {
 	WakeTimeout, HandoverWait, DrainTimeout time.Duration
 	// HibernatedBy are the field managers of other tools whose hibernation a connection ends too.
 	HibernatedBy []string
-	// WakeSourceBurst is how many wakes each source begins at once; WakeBurst and WakeRate are how many all of them
-	// share at once, and each second; Held is how many clients can wait. 0 is for the number of clusters.
+	// WakeSourceBurst is the burst of wakes of each source; WakeBurst and WakeRate are the burst and the rate per
+	// second that all sources share; Held is how many clients can wait. 0: by the number of clusters.
 	WakeSourceBurst, WakeBurst, WakeRate, Held int
 	// Replica identifies this pod.
 	Replica endpointslice.Replica
@@ -203,7 +203,7 @@ func (r *reader) address(name, example string) {
 	}
 }
 
-// serving checks the addresses and certificates for the operator.
+// serving checks the addresses to listen on, and the files and settings that they need.
 func (r *reader) serving(c Config) {
 	r.address("METRICS_ADDRESS", ":8080")
 	if c.ServerAddress == "" && c.SocketDirectory == "" {

@@ -18,8 +18,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// The limits of the durations. A wake takes seconds. A client waits no longer than the gateway stands in for a woken
-// cluster, an announcement lasts half a minute, and Kubernetes kills a pod after its grace period.
+// The limits of the durations: a wake takes seconds, and its clients need the gateway, which stands in for at most
+// StandInFor; a handover must fit into an announcement, which lasts half a minute, and a drain into the grace period.
 const (
 	shortestWake                               = 10 * time.Second
 	longestWake, longestHandover, longestDrain = plan.StandInFor, 10 * time.Second, 24 * time.Hour

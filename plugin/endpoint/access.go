@@ -15,11 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// admit serves requests of users who may do with the Cluster what the verb says.
+// admit serves the requests of users that may use the verb on the Cluster.
 func (e *Endpoint) admit(verb string, serve serve) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Not the request's: the server ends that once a handler runs for longer than the time to read a request, and so
-		// those of later requests of the same connection.
+		// The request's context does not last: once a handler runs for longer than the server's read timeout, the
+		// server cancels it, and those of later requests on the connection.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), patience)
 		defer cancel()
 		name := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("cluster")}

@@ -1,8 +1,8 @@
 // Package endpoint lets a program wake a cluster before it connects, and ask how far the wake is. A request is an
 // annotation of the Cluster, so that any replica can take it, and the wake begins as for any other request.
 //
-// Callers present a Kubernetes token. The API server says whose it is, and whether that user may patch the Cluster to
-// wake it, or get it to ask. Who may not learns nothing, not even whether there is such a Cluster.
+// Callers present a Kubernetes token. The API server identifies the user, and decides whether it may patch the Cluster,
+// to wake it, or get it, to query it. Other users do not even learn whether the Cluster exists.
 package endpoint
 
 import (

@@ -13,12 +13,12 @@ import (
 const (
 	oneRate, oneBurst = 10, 50
 	allRate, allBurst = 20, 100
-	// mostKept is for how many addresses or users a limit is kept that may be that of one who has asked nothing.
+	// mostKept is the number of limiters in a map at which those that have refilled are removed.
 	mostKept = 1024
 )
 
-// limits bound the rate of requests. An address is limited before the API server is asked whose the token is, so that
-// a stranger at one address uses up no more than its part; strangers at several may use up all.
+// limits bound the rate of requests. An address is limited before the API server reviews the token, so that an
+// unauthenticated client at one address cannot use up the total; clients at several addresses can.
 type limits struct {
 	mutex          sync.Mutex
 	sources, users map[string]*rate.Limiter

@@ -23,7 +23,7 @@ type Cluster struct {
 	Instances       int
 }
 
-// User is who used a cluster. Both names are empty for sessions that only the transactions show.
+// User is a user of a cluster, with the name of an application, which may be empty.
 type User struct {
 	Name        string `json:"user"`
 	Application string `json:"application"`
@@ -149,8 +149,8 @@ func reporting(selector string) string {
 	return byCluster("count", "", fmt.Sprintf("group by (namespace, pod) (cnpg_backends_total{%s})", selector))
 }
 
-// used has a series for each cluster that was used: a session of a client is open, or since the sample before rows were
-// written or many transactions made, by sessions that no sample has seen.
+// used returns the expression with a series for each cluster in use: a client's session is open, or rows were written
+// or many transactions committed after the previous sample, by sessions that no sample shows.
 func (s *Server) used(selector string, clusters []Cluster) string {
 	signs := []string{s.clients(selector, clusters, "%s")}
 	since := func(metric, least string) {
@@ -164,16 +164,16 @@ func (s *Server) used(selector string, clusters []Cluster) string {
 	return byCluster("count", "", "group by (namespace, pod) ("+strings.Join(signs, " or ")+")")
 }
 
-// users has for how many samples the users were seen that were seen most often.
+// users returns the expression for the users that most samples show, with the number of these samples.
 func (s *Server) users(selector string, clusters []Cluster, span time.Duration) string {
 	seen := s.clients(selector, clusters, fmt.Sprintf("count_over_time(%%s[%s])", model.Duration(span)))
 	return fmt.Sprintf("topk by (namespace, cluster) (%d, %s)", usersAtMost,
 		byCluster("max", ", usename, application_name", seen))
 }
 
-// clients has the sessions that [activity.Classify] takes for clients, as far as the metrics show it: they have no
-// addresses, so that who uses the names of CloudNativePG's own sessions counts as one of them. function is applied to
-// each selector.
+// clients returns the expression for the sessions that [activity.Classify] takes for clients, as far as the metrics
+// show it: they have no addresses, so a client that uses the names of CloudNativePG's own sessions is left out.
+// function is applied to each selector.
 func (s *Server) clients(selector string, clusters []Cluster, function string) string {
 	var own []string
 	except := func(format string, arguments ...any) {

@@ -22,9 +22,8 @@ import (
 // Step is the time between two samples. The exporter keeps its answers for half as long.
 const Step = time.Minute
 
-// A query is about so many clusters and so much time at most, so that it stays below the limits of a Prometheus: 11,000
-// points a series, and 50 million samples in memory. Where a server allows less, it is asked for halves, down to an
-// hour of one cluster.
+// The limits of one query, which stay below those of a Prometheus: 11,000 points a series, and 50 million samples in
+// memory. If a server allows less, the query is halved, down to an hour of one cluster.
 const (
 	clustersAtOnce = 20
 	longest        = 7 * 24 * time.Hour

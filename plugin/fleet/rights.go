@@ -79,7 +79,7 @@ func (r *rights) ensureRole(ctx context.Context, cluster *cnpgv1.Cluster, want *
 	if err != nil {
 		return fmt.Errorf("read Role %s: %w", want.Name, err)
 	}
-	if withPods(have.Rules, cluster) && !withPods(want.Rules, cluster) { // a pod that dozed has to grow without the annotation too
+	if withPods(have.Rules, cluster) && !withPods(want.Rules, cluster) { // a pod must get its requests back, even without the annotation
 		want.Rules = append(want.Rules, podRules(cluster)...)
 	}
 	if equality.Semantic.DeepEqual(have.Rules, want.Rules) && same(&have, want) {
@@ -136,8 +136,8 @@ func (r *rights) create(ctx context.Context, cluster *cnpgv1.Cluster, object cli
 	return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
 }
 
-// accept accepts an object that exists if it has the label of this package, which the informers watch. One that has not
-// grants the sidecars nothing.
+// accept returns nil for an object with this package's label, which the informers watch. Any other object of that name
+// grants the sidecars nothing, so accept writes an Event and fails.
 func (r *rights) accept(ctx context.Context, cluster *cnpgv1.Cluster, object client.Object) error {
 	kind, err := r.GroupVersionKindFor(object)
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// adopt takes over the hibernation that another tool has turned on, so that it ends like one of this project's. The
-// value stays, so only server-side apply makes this project an owner of it. It does nothing if the Cluster has changed
-// since it was read, and logs where the admission policies of an earlier version forbid it.
+// adopt takes over a hibernation that another tool has turned on, so that a connection ends it. The value does not
+// change, so only server-side apply makes this project a co-owner of it. adopt does nothing if the Cluster has changed
+// since it was read, and logs a warning if the admission policies of an earlier version forbid it.
 func (w *unattended) adopt(ctx context.Context, seen *snapshot, from string, now time.Time) error {
 	if from == "" {
 		return nil

@@ -24,9 +24,9 @@ func (a *Access) log(ctx context.Context, seen *snapshot, what string, warns boo
 	a.Logger.With("namespace", seen.name.Namespace, "cluster", seen.name.Name).Log(ctx, level, what, more...) //nolint:sloglint // the plan's reasons are constants
 }
 
-// change writes the changes of the Cluster's annotations, unless it has changed, and returns the Events that follow.
-// They are written together, but one that has a first Event, which may be refused for what tenants have written, keeps
-// no other from being made: it waits for the reconciliation to which the others lead.
+// change patches the Cluster's annotations with an optimistic lock, and returns the Events to write afterwards. Changes
+// share one patch, but one with a First Event waits for the reconciliation that the patch of the others triggers,
+// because the API server may reject that Event for what tenants have written.
 func (c *Controller) change(ctx context.Context, seen *snapshot, changes []plan.Change, now time.Time) (follow []plan.Event, failed error) {
 	written := slices.DeleteFunc(slices.Clone(changes), func(change plan.Change) bool { return change.First != nil })
 	if len(written) == 0 {
@@ -99,7 +99,7 @@ func (c *Controller) deletePods(ctx context.Context, seen *snapshot, pods []plan
 	return nil
 }
 
-// ignoreConflict returns nil for a conflict: the change that caused it leads to another reconciliation.
+// ignoreConflict returns nil for a conflict, because the other change triggers a reconciliation.
 func ignoreConflict(err error) error {
 	if apierrors.IsConflict(err) {
 		return nil

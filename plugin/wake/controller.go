@@ -63,7 +63,7 @@ type Access struct {
 	Logger *slog.Logger
 }
 
-// Network is what leads to the network, and to those who wait for a cluster.
+// Network contains what connects the controller to the network and to the clients that wait for a cluster.
 type Network struct {
 	// Ports says which port belongs to which Service.
 	Ports *ports.Store
@@ -72,7 +72,7 @@ type Network struct {
 	// Listen opens a port, and Dial connects to a Service; they are the network's outside of tests.
 	Listen func(ctx context.Context, port uint16) (net.Listener, error)
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
-	// Ask asks the replica at an address whether it lives; the context bounds that.
+	// Ask probes the replica at an address, until the context ends.
 	Ask func(ctx context.Context, replica netip.Addr) error
 	// Notifier tells those who wait for a cluster that it has changed.
 	Notifier *waker.Notifier
@@ -94,7 +94,7 @@ type Controller struct {
 
 	notifier *waker.Notifier
 	memories keyed.Map[types.NamespacedName, plan.Memory] // what the last plan remembers
-	unrouted keyed.Map[types.NamespacedName, int]         // how many Services of a sleeping cluster do not lead here
+	unrouted keyed.Map[types.NamespacedName, int]         // how many Services of a sleeping cluster have clients that reach no gateway
 	// leaving is held for reading while slices are changed, and for writing to stop that.
 	leaving sync.RWMutex
 	stopped bool
@@ -123,7 +123,8 @@ type snapshot struct {
 	services []corev1.Service // of instances and of Poolers
 	poolers  []cnpgv1.Pooler
 	barred   []string // the names of the Poolers of which a Service cannot lead here
-	// unroutable names the Services of which not every client can be led here, and says why; stranded are they.
+	// unroutable names the Services with clients that cannot be routed to the gateway, and says why; stranded are these
+	// Services.
 	unroutable []string
 	stranded   []corev1.Service
 	ambiguous  bool // whether other Clusters are a reason
@@ -170,7 +171,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	// These also run if a Service could not be led here: the clients of the other Services must not wait for it.
 	followed, err := c.change(ctx, seen, planned.Changes, now)
 	failed = errors.Join(failed, err, c.deletePods(ctx, seen, planned.Delete, now), c.wake(ctx, seen, planned.Wake, again), c.adopt(ctx, seen, planned.Adopt, now))
-	// A Pooler, a Backup or an Event that cannot be written keeps nothing from being done.
+	// A failed write of a Pooler, a Backup or an Event must not block the handover.
 	unwritten, told := c.tell(ctx, seen, append(planned.Events, followed...), now)
 	aside := errors.Join(c.scale(ctx, seen, planned.Scale), c.makeBackup(ctx, seen, &planned), told)
 	planned.Memory.Unwritten = unwritten
@@ -309,9 +310,9 @@ func (s *snapshot) port(service types.UID) uint16 {
 	return 0
 }
 
-// isTold reports whether the Service's own endpoints say whether PostgreSQL serves. One that publishes addresses that
-// are not ready has them as soon as a pod has an address: then an endpoint of another of the cluster's Services says
-// it.
+// isTold reports whether the Service's ready endpoints prove that PostgreSQL serves. With publishNotReadyAddresses, an
+// endpoint is ready as soon as its pod has an address, so one of the cluster's other Services, if there is any, must
+// have the same endpoint.
 func (s *snapshot) isTold(service *corev1.Service) bool {
 	if !service.Spec.PublishNotReadyAddresses || endpointslice.PoolerOf(service) != "" {
 		return true
@@ -332,10 +333,10 @@ func (s *snapshot) isTold(service *corev1.Service) bool {
 	return others == 0
 }
 
-// requeue is when to look again: the earliest of several times.
+// requeue collects the earliest of several times at which to reconcile again.
 type requeue struct{ now, next time.Time }
 
-// at asks for a look at that time; zero: none.
+// at requests a reconciliation at that time; zero: none.
 func (a *requeue) at(when time.Time) {
 	if !when.IsZero() && (a.next.IsZero() || when.Before(a.next)) {
 		a.next = when

@@ -225,7 +225,7 @@ func TestHandover_acknowledgesAgainWhatTheAPIServerHasNotTaken(t *testing.T) {
 	})
 }
 
-// Its slices go before its Cluster does, and cannot be made again.
+// In a namespace that is being deleted, slices disappear before the Cluster and cannot be recreated.
 func TestRoute_leavesANamespaceThatIsBeingDeleted(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")
@@ -738,7 +738,7 @@ func TestWhoWokeItIsTold(t *testing.T) {
 	}
 }
 
-// Nodes that are late on the way to sleep are late on the way back.
+// A kube-proxy that learns late of new slices also learns late of deleted ones.
 func TestController_keepsAPortOpenForAsLongAsTheOtherNodesAreGiven(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")

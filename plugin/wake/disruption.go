@@ -73,7 +73,8 @@ func (c *Controller) onNode(ctx context.Context, o client.Object) []reconcile.Re
 	return requests
 }
 
-// nodeSpecChanges passes only changes of a node's spec. Its status changes every few minutes.
+// nodeSpecChanges drops the deletion of a node, and updates that leave its spec unchanged: its status changes every few
+// minutes.
 func nodeSpecChanges() predicate.Predicate {
 	return predicate.Funcs{
 		DeleteFunc: func(event.DeleteEvent) bool { return false },

@@ -27,14 +27,14 @@ import (
 )
 
 const (
-	// answersWithin is how long a Service may take to lead here, and an instance to accept a connection from here. The
-	// first Service may take firstWithin, because it waits for kube-proxy besides.
+	// answersWithin limits how long a Service may take to route a connection here, and an instance to accept one. The
+	// first Service gets firstWithin, because it also waits for kube-proxy.
 	answersWithin, firstWithin = 3 * time.Second, 6 * time.Second
 	// dialInterval is the pause between test connections, and dialTimeout limits each: kube-proxy chooses among all
 	// endpoints at random. Each that reaches an instance costs it a process.
 	dialInterval, dialTimeout = 50 * time.Millisecond, 300 * time.Millisecond
-	// maxConcurrentTries is how many Services of a cluster are tried at once. If all of that takes longer than the sidecar
-	// waits, 20 s, it withdraws the announcement, and makes another later.
+	// maxConcurrentTries is how many Services and instances of a cluster are tried at once. If all tries take longer
+	// than 20 s, the sidecar withdraws the announcement, and makes another later.
 	maxConcurrentTries = 16
 	// acknowledgeInterval is the pause after an acknowledgement that failed.
 	acknowledgeInterval = 500 * time.Millisecond
@@ -126,7 +126,7 @@ func (h *handovers) recordUnreachable(ctx context.Context, seen *snapshot, cause
 // handOver proves that every Service leads here and that the instances can be reached from here, gives the other nodes
 // time, and acknowledges.
 func (h *handovers) handOver(ctx context.Context, seen *snapshot, announcement string, routes []routed) error {
-	// What is tried first is to show that kube-proxy knows our slices, which a Service with session affinity may not.
+	// The first try must show that kube-proxy knows our slices. Through a Service with session affinity it may not.
 	if at := slices.IndexFunc(routes, func(l routed) bool { return !l.pinned() }); at > 0 {
 		routes[0], routes[at] = routes[at], routes[0]
 	}
@@ -156,7 +156,8 @@ func (h *handovers) handOver(ctx context.Context, seen *snapshot, announcement s
 	group, grouped := errgroup.WithContext(ctx)
 	group.SetLimit(maxConcurrentTries)
 	for i, try := range tries {
-		// kube-proxy leads all Services here at once. Until it does, the tries of one are enough of a load for PostgreSQL.
+		// kube-proxy applies the slices of all Services together. Until then each try costs PostgreSQL processes, so
+		// only one Service is tried.
 		if i == 0 {
 			if err := try(grouped); err != nil {
 				return err

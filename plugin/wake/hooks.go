@@ -66,9 +66,9 @@ func (h *hooks) noteSpecification(cluster *cnpgv1.Cluster) {
 	}
 }
 
-// EndLoop returns after how long the operator is to reconcile the cluster again, because the cluster dozes and there is
-// nothing to do for it until it is woken; 0 if the operator is to continue. The definition is the Cluster that the
-// operator has sent.
+// EndLoop returns how long the operator must wait before it reconciles a dozing cluster again, because there is nothing
+// to do until it is woken; 0 if the operator must continue now. The definition is the Cluster that the operator has
+// sent.
 func (h *hooks) EndLoop(ctx context.Context, name types.NamespacedName, definition []byte) time.Duration {
 	kept, err := h.Informers.Cluster(ctx, name)
 	if err != nil || kept.Annotations[contract.AnnotationPostgresStopped] == "" {

@@ -25,13 +25,14 @@ import (
 // each other.
 const (
 	probeEvery, probeTimeout = time.Second, time.Second
-	// A replica is taken for dead after so many probes in a row without an answer, over so long.
+	// A replica counts as dead after deadAfter consecutive probes without an answer, over at least silentFor.
 	deadAfter, silentFor = 3, 3 * time.Second
-	// mostDoublings is how often the wait is doubled for a replica that was taken for dead and answered later: it is slow,
-	// or the way to it is, and each time all that leads to it is removed and made again. It may have died all the same.
+	// mostDoublings limits how often the wait doubles for a replica that counted as dead and answered later: it or the
+	// network is slow, and each time its slices are deleted and recreated. The wait stays bounded, because it may
+	// really die.
 	mostDoublings = 2
-	// yieldFor is how much longer the one with the greater UID waits: when two live that do not reach each other, both
-	// would remove the other's slices at once, and nothing would lead anywhere until they are made again.
+	// yieldFor is how much longer the replica with the greater UID waits. Otherwise two live replicas that do not reach
+	// each other would delete each other's slices at once, and none would be left until they are recreated.
 	yieldFor = 2 * time.Second
 )
 
@@ -46,7 +47,7 @@ type peers struct {
 
 // probes is what came of a replica's probes of another.
 type probes struct {
-	answered bool // once: a network that lets no probe through says nothing of the one behind it
+	answered bool // ever: a network that blocks all probes says nothing about the replica
 	failed   int  // since the last answer
 	since    time.Time
 	// judged says that it has been taken for dead since, and misjudged how often it answered after that.
@@ -182,9 +183,8 @@ func (p *peers) askAll(ctx context.Context, pods replicas) map[types.UID]time.Du
 	return answered
 }
 
-// judge condemns the slices of a replica once it is to be taken for dead. One that is made afterwards proves that the
-// replica lives, and stays: of a replica that others do not reach each slice is removed once, and not again before it
-// has answered.
+// judge condemns the slices of a replica that counts as dead. Slices that it creates later prove that it is alive, and
+// stay until it has answered and fallen silent again.
 func (p *peers) judge(ctx context.Context, pod *corev1.Pod, of probes) (probes, error) {
 	silence := silentFor << min(of.misjudged, mostDoublings)
 	if p.Settings.Replica.UID > pod.UID {
@@ -209,12 +209,12 @@ func (p *peers) judge(ctx context.Context, pod *corev1.Pod, of probes) (probes, 
 	return of, nil
 }
 
-// staleAfter is how long the API server may be silent before what the informers have is too old to pass a client on by:
-// an instance's address may be another tenant's by then.
+// staleAfter is how long the API server may be silent before the informers are too old to route a client by: an
+// instance's address may belong to another tenant's pod by then.
 const staleAfter = 30 * time.Second
 
-// askAPIServer reads this replica's own pod. That the pod is gone is an answer too, and a refusal is none: who may not
-// read sees nothing any more.
+// askAPIServer reads this replica's own pod. NotFound counts as an answer. Forbidden does not, because without the
+// right to read the informers learn nothing either.
 func (p *peers) askAPIServer(ctx context.Context) {
 	err := p.APIReader.Get(ctx, client.ObjectKey{Namespace: p.Settings.Replica.Namespace, Name: p.Settings.Replica.Pod}, &corev1.Pod{})
 	if client.IgnoreNotFound(err) != nil {

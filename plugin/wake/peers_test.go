@@ -120,7 +120,7 @@ func TestProbePeers_silence(t *testing.T) {
 	})
 }
 
-// One that leads nobody is not probed, so what it did not answer before says nothing of the time since.
+// A replica without slices is not probed, so earlier failures say nothing about the time since.
 func TestProbePeers_aSilenceBeginsWithAProbe(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.cluster(asleep)
@@ -197,7 +197,7 @@ func TestProbePeers_aReplicaThatTheAPIServerDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// A replica that is told of nothing any more still leads the clients of a cluster that was woken since.
+// A replica whose informers get no updates still has slices for a cluster that has been woken.
 func TestController_removesWhatNoPlanWants(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.cluster(asleep)

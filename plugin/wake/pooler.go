@@ -19,8 +19,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// addPoolers adds the Services of Poolers that can lead here, as far as a cluster may have more, and notes the Poolers
-// of which one cannot: they keep their instances.
+// addPoolers adds the Services of Poolers that can be routed here, up to mostServices, and bars each Pooler that has
+// another one, so that it keeps its instances.
 func (s *snapshot) addPoolers(services []corev1.Service) {
 	instances := s.services
 	for i := range services {

@@ -20,11 +20,11 @@ const (
 	readyEvery = 250 * time.Millisecond
 )
 
-// AwaitReady returns when this replica may be called ready, once its informers are in sync. A rollout ends an old
-// replica when a new one is ready. So as long as another one leads clients, this one is ready only when every cluster
-// has passed: its Services' ports are open and its slices made, or tries have failed too often, or there is no port.
-// Where no other replica serves, nobody is relieved, and the operator waits for a plugin: then it is ready at once, as
-// is a container that was started again in its pod.
+// AwaitReady returns when this replica may report that it is ready, once its informers are in sync. A rollout ends an
+// old replica when a new one is ready. So as long as another replica has slices, this one waits until every cluster has
+// passed: its Services' ports are open and its slices created, or attempts have failed too often, or there is no port.
+// If no other replica serves, or this container was restarted in its pod, it is ready at once, because the operator
+// waits for a plugin.
 func (s *starting) AwaitReady(ctx context.Context) {
 	defer s.firstPass.end()
 	began, left := time.Now(), 0
@@ -77,8 +77,8 @@ func (s *starting) awaited(ctx context.Context, known []types.NamespacedName) (i
 	return 0, nil
 }
 
-// leads reports whether this replica leads clients to itself: while the kubelet says that it serves, and before it says
-// so for the first time, because that waits for the slices.
+// leads reports whether this replica routes clients to itself: while its pod is ready, and before it is ready for the
+// first time, because that waits for the slices.
 func (s *starting) leads(replicas replicas) bool {
 	own, ok := replicas[s.Settings.Replica.UID]
 	return ok && (podReady(own) || neverReady(own) && !s.firstPass.over.Load())
@@ -94,7 +94,7 @@ type starting struct {
 	firstPass firstPass
 }
 
-// passed notes whether what leads the cluster's clients here stands by now, for as long as that is waited for.
+// passed notes the result of a cluster's reconciliation, until the replica is ready.
 func (s *starting) passed(cluster types.NamespacedName, err error) {
 	if s.firstPass.note(cluster, err) {
 		s.Logger.Warn("the replica becomes ready without leading a cluster's clients; it continues to try", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())

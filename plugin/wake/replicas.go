@@ -50,8 +50,8 @@ func readyCondition(pod *corev1.Pod) *corev1.PodCondition {
 	return nil
 }
 
-// neverReady reports whether the pod has not been ready since it was started: then the kubelet's answer is as old as
-// the pod. Times are whole seconds, and the kubelet reads the clock for each.
+// neverReady reports whether the pod has never been ready: its Ready condition is then as old as the pod. Times are
+// whole seconds, and the kubelet reads the clock for each, so they may differ by one.
 func neverReady(pod *corev1.Pod) bool {
 	condition, started := readyCondition(pod), pod.Status.StartTime
 	switch {

@@ -46,9 +46,9 @@ type routed struct {
 // retry.
 const unallocatedFor = time.Minute
 
-// lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are
-// routed; while this replica does not serve, none is, and none whose family of addresses this replica has not. A
-// Service for which that fails keeps no other from being led. unallocated says for which there is no port, or no file
+// lead opens a port for each planned Service and creates the slices that route to it. It returns the Services that are
+// routed. If leads is false, only those that this replica routes already remain; those of an address family that it
+// lacks are left out. A Service that fails does not stop the others. unallocated says which have no port, or no file
 // descriptor.
 func (r *router) lead(ctx context.Context, seen *snapshot, planned plan.Plan, leads bool, again *requeue) (routes []routed, unallocated, failed error) {
 	var services []*corev1.Service
@@ -71,7 +71,7 @@ func (r *router) lead(ctx context.Context, seen *snapshot, planned plan.Plan, le
 			continue
 		}
 		wanted := endpointslice.Wanted(service, seen.name.Name, r.Settings.Replica, openPort.port)
-		if planned.Reason == plan.ReasonWaking && seen.isTold(service) { // who is served need not come here because others are not, or never will be
+		if planned.Reason == plan.ReasonWaking && seen.isTold(service) { // a family that is served does not need the gateway, even if another never will be
 			wanted = slices.DeleteFunc(wanted, func(s discoveryv1.EndpointSlice) bool {
 				return endpointslice.Serves(service, s.AddressType, seen.slices)
 			})
@@ -197,9 +197,9 @@ func (r *router) ensureSlice(ctx context.Context, seen *snapshot, want *discover
 	return nil
 }
 
-// reduce removes what is not planned: this replica's slices and then, a moment later, its ports; and what others must
-// not leave. A slice whose port another Service has leads clients into another's database: it goes, even if none takes
-// its place.
+// reduce deletes this replica's unplanned slices and, a moment later, closes their ports. It also deletes slices that
+// other replicas must not leave behind. A slice whose port belongs to another Service routes clients to another's
+// database, so it is deleted even without a replacement.
 func (r *router) reduce(ctx context.Context, seen *snapshot, planned plan.Plan, routes []routed, again *requeue) error {
 	wanted, led := map[string]bool{}, map[types.UID]bool{}
 	for _, l := range routes {
@@ -245,8 +245,8 @@ func (r *router) reduce(ctx context.Context, seen *snapshot, planned plan.Plan, 
 	return nil
 }
 
-// unwantedFor is how long no plan must have wanted a slice before any replica removes it, also one that another replica
-// made: the replica that did removes it at once, unless it cannot, or does not see why.
+// unwantedFor is how long a slice must be unplanned before other replicas delete it too. The replica that created it
+// does so at once, unless it fails or its informers lag behind.
 const unwantedFor = 30 * time.Second
 
 // condemned is another replica's slice that is to go if its Service can do without it.

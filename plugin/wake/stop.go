@@ -19,9 +19,9 @@ const (
 	// takeOverTimeout is how long another replica is given to lead the clients of the same Services: one that has just
 	// started, as in a rollout, has its slices to make first. A Service of a sleeping cluster must not be without any.
 	takeOverTimeout, takeOverInterval = 10 * time.Second, 200 * time.Millisecond
-	// removeTimeout bounds the removal of this replica's slices when it stops, beside DrainTimeout, because its
-	// sessions continue meanwhile: an API server under load takes longer than this for thousands. Those that are left
-	// the others remove.
+	// removeTimeout and DrainTimeout together limit the deletion of this replica's slices when it stops. Sessions
+	// continue meanwhile, and a busy API server needs longer than removeTimeout for thousands. The other replicas
+	// delete the rest.
 	removeTimeout = 8 * time.Second
 	// maxConcurrentRemovals is in how many namespaces slices are removed at once.
 	maxConcurrentRemovals = 16

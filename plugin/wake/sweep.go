@@ -91,8 +91,7 @@ func (r *router) removeStray(ctx context.Context) error {
 	return nil
 }
 
-// isGone asks the API server, because the informers may be late, or skip a Service that lost its label. An owner that
-// cannot be parsed is never gone.
+// isGone asks the API server, because the informers may lag behind. An owner that cannot be parsed is never gone.
 func (r *router) isGone(ctx context.Context, owner ports.Owner) (bool, error) {
 	if owner.Namespace == "" || owner.Name == "" {
 		return false, nil

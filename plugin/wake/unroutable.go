@@ -75,11 +75,11 @@ func isFirst(service *corev1.Service, cluster string) bool {
 	return found && stdslices.Contains([]string{"-rw", "-r", "-ro"}, suffix)
 }
 
-// leadStranded has the unroutable Services lead here while the cluster sleeps, as far as they can: they became so, or
-// were made, during the sleep, and nothing else wakes the cluster for their clients. Neither a traffic policy nor a
-// load balancer that takes pods only matters to who connects to the ClusterIP. Of one that does not name its cluster,
-// only what leads here already is kept: its port says which cluster to wake. After the wake each leads here until it is
-// ready, as others do.
+// leadStranded routes the unroutable Services here while the cluster sleeps, as far as possible: they became so, or
+// were created, during the sleep, and nothing else wakes the cluster for their clients. An external traffic policy or a
+// load balancer that takes only pods does not affect clients of the ClusterIP. A Service that does not name its cluster
+// only keeps its slices, whose port says which cluster to wake. After the wake each is routed here until it is ready,
+// as others are.
 func (s *snapshot) leadStranded() {
 	if len(s.stranded) == 0 {
 		return

@@ -105,9 +105,9 @@ func large() []byte {
 		strings.Join(annotations, ","), strings.Join(labels, ","), strings.Join(parameters, ","), strings.Join(lines, ","))
 }
 
-// changed is an error unless exactly one was changed.
 func written(_ kubernetes.View, err error) error { return err }
 
+// changed returns an error unless exactly one object was changed.
 func changed(count int, err error) error {
 	if err == nil && count != 1 {
 		return fmt.Errorf("%d changed", count)

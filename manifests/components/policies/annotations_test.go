@@ -196,7 +196,7 @@ func TestAnnotationsPolicy(t *testing.T) {
 	})
 }
 
-// asCEL gives what Go quotes and CEL leaves as it is.
+// asCEL undoes escapes that Go's %q makes and CEL's strings.quote does not.
 var asCEL = strings.NewReplacer(`\u00a0`, "\u00a0", `\u2003`, "\u2003")
 
 // The controller manager, which looks at every policy with the schema in hand, finds fields that there are not.

@@ -111,7 +111,7 @@ func (s *server) sidecar(cluster, pod string) *kubernetes.Client {
 	return c
 }
 
-// settled is a server with clusters that list the plugin, one that does not, and two that share an account.
+// settled is a server with clusters that list the plugin, one that does not, and some that share accounts.
 func settled(t *testing.T) *server {
 	t.Helper()
 	s := begin(t, resources...)

@@ -95,8 +95,9 @@ func nameOf(service *corev1.Service, replica Replica, family corev1.IPFamily) st
 	return service.Name[:min(len(service.Name), maximumName-len(suffix))] + suffix
 }
 
-// IsOurs reports whether a slice was made by a gateway, this replica's or another. One that lost the label that says so
-// is still: its endpoint is no instance, and of what is not ours the informers do not keep what a write needs.
+// IsOurs reports whether a gateway created the slice, that of this replica or another. One of the labels suffices: a
+// slice that has lost the other still has no instance as its endpoint, and the informers must keep what its update
+// needs.
 func IsOurs(slice *discoveryv1.EndpointSlice) bool {
 	return slice.Labels[discoveryv1.LabelManagedBy] == ManagedBy || slice.Labels[LabelReplica] != ""
 }

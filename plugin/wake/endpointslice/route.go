@@ -20,7 +20,7 @@ type Verdict int
 
 // The verdicts.
 const (
-	// Unrelated is a Service that does not select the cluster's instances, or no port of theirs that PostgreSQL has.
+	// Unrelated is a Service that does not select the cluster's instances, or that has no port for PostgreSQL.
 	Unrelated Verdict = iota
 	// Routable is one whose clients can be routed to the gateway.
 	Routable
@@ -30,8 +30,8 @@ const (
 	Accepted
 )
 
-// Annotations and classes by which controllers say that they want pods, and so pass over endpoints that are none. What
-// else a controller does with a Service its object does not say.
+// Annotations and classes of load balancers that send traffic only to pods, and so ignore our endpoints. Others may do
+// so without a sign in the Service.
 const (
 	annotationNEG        = "cloud.google.com/neg"
 	annotationTargetType = "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type"
@@ -92,8 +92,8 @@ func Route(
 	}
 }
 
-// obstacleOf says why endpoints that are no pods of the cluster do not serve all clients of the Service; empty: they
-// do.
+// obstacleOf returns why endpoints other than the cluster's pods cannot serve all clients of the Service; empty: they
+// can.
 func obstacleOf(service *corev1.Service) string {
 	spec := &service.Spec
 	switch {
@@ -141,7 +141,7 @@ func ownedBy(service *corev1.Service, cluster *cnpgv1.Cluster) bool {
 // selectsInstances reports whether the Service selects instances that the cluster has while it is awake.
 func selectsInstances(service *corev1.Service, cluster *cnpgv1.Cluster) bool {
 	selector := maps.Clone(service.Spec.Selector)
-	delete(selector, labelVersion) // of PostgreSQL, which the image says
+	delete(selector, labelVersion) // PostgreSQL's version, which depends on the image
 	return len(selector) != 0 &&
 		(matches(selector, cluster, rolePrimary) || cluster.Spec.Instances > 1 && matches(selector, cluster, roleReplica))
 }
@@ -163,7 +163,7 @@ func matches(selector map[string]string, cluster *cnpgv1.Cluster, role string) b
 	return labels.SelectorFromSet(selector).Matches(set)
 }
 
-// mayBe reports whether an instance of that name may have that role: the primary wakes as what it was.
+// mayBe reports whether an instance of that name may have that role: the primary keeps its role across a sleep.
 func mayBe(name string, cluster *cnpgv1.Cluster, role string) bool {
 	serial, found := strings.CutPrefix(name, cluster.Name+"-")
 	if _, err := strconv.ParseUint(serial, 10, 31); !found || err != nil {

@@ -1,5 +1,5 @@
-// Package endpointslice says which Services of a cluster lead to the gateway while it sleeps, and by which
-// EndpointSlices. All of it are functions of values.
+// Package endpointslice decides which Services of a sleeping cluster are routed to the gateway, and by which
+// EndpointSlices. It does no I/O.
 package endpointslice
 
 import (
@@ -55,8 +55,8 @@ func HasEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// Selects reports whether the Service leads to the pod, once it is ready. A role that the operator has not written yet
-// is the one that it will write: that of the current primary, unless another is about to become it.
+// Selects reports whether the Service selects the pod, or will once the operator has labelled it. A missing role
+// follows from the current primary; during a switchover the answer is false.
 func Selects(service *corev1.Service, pod *corev1.Pod, cluster *cnpgv1.Cluster) bool {
 	if len(service.Spec.Selector) == 0 || !IsInstance(pod) {
 		return false

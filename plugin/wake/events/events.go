@@ -1,5 +1,5 @@
-// Package events writes Events about Clusters under names that are made of what they tell: however many replicas of the
-// plugin have the same to tell, and however often, there is one Event of it.
+// Package events writes Events about Clusters. An Event's name is derived from its reason and occasion, so there is
+// only one, however many replicas write it, and however often.
 package events
 
 import (

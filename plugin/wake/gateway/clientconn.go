@@ -35,7 +35,7 @@ func (c *clientConn) claim() claim {
 	return claim{cluster: c.service.cluster(), source: SourceOf(c.peer.Addr())}
 }
 
-// serve takes the connection through its steps. The connection holds its starting slot until ctx ends.
+// serve takes the connection through its steps. ctx ends if another connection takes over its starting slot p.
 func (c *clientConn) serve(ctx context.Context, p *slot) {
 	defer func() { _ = c.client.Close() }()
 	packet, ok := c.open(ctx, p)

@@ -6,8 +6,8 @@
 // connection goes through these steps, and holds one of a limited number of slots in each:
 //
 //	starting  its startup packet is read, within limits; port scans mostly end here and wake nothing
-//	held      the backend wakes the cluster; the client hears nothing, since in PostgreSQL's protocol the server speaks
-//	          first here, and its slot is freed at once if it hangs up
+//	held      the backend wakes the cluster; the client hears nothing, because in PostgreSQL's protocol the server
+//	          speaks first here; its slot is freed at once if it hangs up
 //	spliced   the kernel forwards the bytes both ways until both sides have ended
 package gateway
 

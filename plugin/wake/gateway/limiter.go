@@ -41,7 +41,8 @@ type slot struct {
 	claim
 	// leave is called when a newcomer takes the slot over. It must not block.
 	leave func()
-	// The counts that it is part of, because a newcomer goes through all slots and cannot look up each one's.
+	// These are the counts that include the slot. displaceable compares all slots, and looking up each one's would take
+	// too long.
 	inCluster, inNamespace, owners, ofSource *int
 }
 
@@ -109,7 +110,7 @@ func (l *limiter) remove(p *slot) {
 	}
 }
 
-// count counts the slot, or no longer.
+// count adds the slot to the counts (change 1), or removes it (-1).
 func (l *limiter) count(p *slot, change int) {
 	namespace, owners := p.cluster.Namespace, 0
 	p.inCluster, p.inNamespace = l.clusters.add(p.cluster, change), l.namespaces.add(namespace, change)

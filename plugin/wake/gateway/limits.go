@@ -4,7 +4,8 @@ import "time"
 
 // Limits bound the resources that clients can use.
 type Limits struct {
-	// Held is how many clients can wait for a session. Beyond that, the client with the most slots loses one.
+	// Held is how many clients can wait for a session. Beyond that, another client loses its slot, or the newcomer is
+	// refused.
 	Held int
 	// Starting is how many connections can be in the starting step. Beyond that, the client with the most slots loses one.
 	Starting int

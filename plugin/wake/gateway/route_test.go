@@ -175,7 +175,7 @@ func TestGateway_whoWakesNothingReachesAClusterThatIsAwake(t *testing.T) {
 	}
 }
 
-// Whether an instance runs is for the API server to say while the informers may be stale, which takes seconds.
+// While the informers may be stale, Running asks the API server, which may take seconds.
 func TestGateway_aClientThatWakesNothingHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	looks := make(chan struct{})
@@ -208,7 +208,7 @@ func TestReplicationKeepsToRulesThatTellAddressesApart(t *testing.T) {
 	}
 }
 
-// Whether a client is sent away takes a while to find out, in which nobody may be passed on any more.
+// MustReconnect may take a while, during which the instance may begin to stop.
 func TestReplicationKeepsFromAnInstanceThatIsAboutToStop(t *testing.T) {
 	t.Parallel()
 	backend := &fakeBackend{running: []netip.AddrPort{instance(t, func(*net.TCPConn) { t.Error("a session was passed on") })}}

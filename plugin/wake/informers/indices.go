@@ -26,10 +26,10 @@ const (
 	byAddress = "address" // pods
 )
 
-// ofPooler precedes the name of the Pooler by which the Services are found whose selectors name it.
+// ofPooler is the prefix, before a Pooler's name, of the key of a Service whose selector names that Pooler.
 const ofPooler = "pooler/"
 
-// anyCluster is by which Services are found whose selector names no cluster.
+// anyCluster is the key of a Service whose selector names no cluster.
 const anyCluster = "*"
 
 // Index has the indexer keep the fields.
@@ -105,8 +105,8 @@ func addressesOf(o client.Object) []string {
 	return addresses
 }
 
-// selectedBy is the cluster whose instances alone a Service may select, [ofPooler] with the Pooler whose, [anyCluster],
-// or empty if it selects none.
+// selectedBy returns the key of a Service: the cluster that its selector names, [ofPooler] with a Pooler, or
+// [anyCluster]; empty if it cannot select instances.
 func selectedBy(o client.Object) string {
 	service, ok := o.(*corev1.Service)
 	if !ok || !endpointslice.MayRoute(service) {

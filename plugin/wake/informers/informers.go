@@ -31,8 +31,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// ByObject says what the informers watch and keep. namespace is the plugin's own, where they watch every pod: the
-// gateways' may be the operator's, and carry no label that is sure to be there.
+// ByObject says what the informers watch and keep. namespace is the plugin's own, where they watch every pod, because
+// the gateways may run in the operator's pods, whose labels are unknown.
 //
 // What is read from these informers is shared and must not be changed.
 func ByObject(namespace string) map[client.Object]cache.ByObject {
@@ -63,9 +63,8 @@ func ByObject(namespace string) map[client.Object]cache.ByObject {
 	}
 }
 
-// ReadLive are the kinds that a client of the manager has to ask the API server for, because the informers keep too
-// little of them. Without a gateway none is watched, and a client that asked the informers would have them keep all
-// there are.
+// ReadLive returns the kinds that the manager's client must read from the API server, because the informers keep only
+// parts of them. Without a gateway none is watched, and a cached read would start an informer of all such objects.
 func ReadLive() []client.Object {
 	return []client.Object{
 		&corev1.Service{}, &discoveryv1.EndpointSlice{}, &corev1.Pod{}, &corev1.Node{}, &networkingv1.NetworkPolicy{},
@@ -94,7 +93,7 @@ var fieldsOfInterest = [][]byte{
 // who set the fence.
 func ofCluster(c *cnpgv1.Cluster) {
 	c.ManagedFields, c.Labels, c.Annotations = entriesWith(c.ManagedFields, fieldsOfInterest...), nil, maps.Clone(c.Annotations)
-	if !contract.FenceApplied(c.Annotations) { // which makes a fence a person's
+	if !contract.FenceApplied(c.Annotations) { // otherwise it shows that a person applied the fence
 		delete(c.Annotations, corev1.LastAppliedConfigAnnotation)
 	}
 	delete(c.Annotations, contract.AnnotationCounts)
@@ -161,9 +160,8 @@ func ofSlice(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-// remembering is a mapper that finds what a kind is once. A cache asks for it at every list of pods, those of one
-// namespace being watched apart from the others', and the answer took a tenth of the processor's time while the gateway
-// was attacked.
+// remembering is a mapper that caches mappings. A cache that watches namespaces separately asks for one at every list
+// of pods, which took a tenth of the processor's time while the gateway was attacked.
 type remembering struct {
 	apimeta.RESTMapper
 	known keyed.Map[schema.GroupVersionKind, *apimeta.RESTMapping]

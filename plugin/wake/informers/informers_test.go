@@ -27,7 +27,7 @@ var meta = metav1.ObjectMeta{
 	ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}},
 }
 
-// named is what is left of it of what says nothing.
+// named is the metadata that is kept of an irrelevant object.
 var named = metav1.ObjectMeta{Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7"}
 
 // instance is of a pod that is one.
@@ -330,7 +330,7 @@ func TestAMissedDeletionIsHandedOn(t *testing.T) {
 	}
 }
 
-// The informers transform what they list by a watch when it comes, and again when all of it has.
+// With WatchList, an informer transforms each object when it arrives, and again when the list is complete.
 func TestWhatIsKeptIsKeptAgainAsItIs(t *testing.T) {
 	t.Parallel()
 	ours := &discoveryv1.EndpointSlice{ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(7))}}}

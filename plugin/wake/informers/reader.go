@@ -64,8 +64,8 @@ func (r Reader) ClusterNames(ctx context.Context, namespace string) ([]types.Nam
 	return names, err
 }
 
-// Services are those that may select instances of the cluster or pods of its Poolers: those whose selectors name it or
-// one of those, and those whose selectors name none.
+// Services returns those that may select instances of the cluster or pods of its Poolers: their selectors name the
+// cluster or one of its Poolers, or no cluster at all.
 func (r Reader) Services(ctx context.Context, cluster types.NamespacedName) ([]corev1.Service, error) {
 	selected := []string{cluster.Name, anyCluster}
 	poolers, err := r.Poolers(ctx, cluster)

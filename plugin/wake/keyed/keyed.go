@@ -1,4 +1,4 @@
-// Package keyed has what several goroutines know about keys, such as clusters.
+// Package keyed provides maps and notifications by key, such as a cluster, for several goroutines.
 package keyed
 
 import (

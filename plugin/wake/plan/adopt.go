@@ -11,8 +11,8 @@ import (
 // HibernatedBy begins the annotation asleep-reason of a hibernation that was taken over.
 const HibernatedBy = "hibernated by "
 
-// adopt takes over the hibernation of a listed tool once the operator has deleted every pod: a sidecar would withdraw
-// one of this project's that the operator has not begun. It tells of one that was taken over.
+// adopt takes over the hibernation of a listed tool once the operator has deleted every pod, because a sidecar would
+// withdraw a hibernation of ours that the operator has not begun. It adds an Event about one that was taken over.
 func (p *Plan) adopt(state State) {
 	cluster, reason := state.Cluster, state.Annotations[contract.AnnotationAsleepReason]
 	if cluster.Obstacle() == ReasonByHand && cluster.Hibernated && slices.Contains(state.Adopted, cluster.HibernatedBy) {

@@ -56,9 +56,9 @@ func BackupsOf(cluster *cnpgv1.Cluster, policy idle.Policy, schedules []cnpgv1.S
 	return backups
 }
 
-// BackupLimit is how old the last Backup of a sleeping cluster that lists the plugin may become: by the annotation, or
-// by spec.backup.retentionPolicy, whose months have 31 days here, unless the annotation is none; zero: as old as it
-// likes.
+// BackupLimit returns how old the last Backup of a sleeping cluster that lists the plugin may become: by the
+// annotation, or else by spec.backup.retentionPolicy, whose months have 31 days here. It is zero if there is no limit,
+// as with the annotation's value none.
 func BackupLimit(cluster *cnpgv1.Cluster, policy idle.Policy) time.Duration {
 	switch {
 	case !Lists(cluster) || policy.BackupAnyAge:
@@ -108,8 +108,8 @@ func kindOf(cluster *cnpgv1.Cluster, schedules []cnpgv1.ScheduledBackup) *cnpgv1
 // byMaxAge describes in [Wake.By] a wake for a Backup that the plugin makes; others may follow it.
 const byMaxAge = "backup-max-age"
 
-// last returns when the last Backup was completed, or, if none was, when the cluster was created. Unknown: the Backups,
-// of which listed is the newest completed one if they have been listed, tell it.
+// last returns when the last Backup was completed or, without one, when the cluster was created. unknown says that only
+// a list of the Backups can tell; listed is the newest completed one of that list.
 func (b Backups) last(listed *Completed) (last time.Time, unknown bool) {
 	switch {
 	case listed != nil && listed.At.After(b.Last):
@@ -177,9 +177,9 @@ func (b Backups) offer(kind *cnpgv1.BackupSpec) bool {
 // operator to make the Backup that they have missed. The cluster stays awake for a minute.
 const resumeTakes = 20 * time.Second
 
-// makeBackup has the Backup made for which an awake cluster was woken, once it serves and its ScheduledBackups have
-// been resumed, while none that was made since the wake runs or has been completed. Every replica gives it the same
-// name. It has no owner, so that it stays when the Cluster is deleted.
+// makeBackup plans the Backup for which the cluster was woken, once it serves and its ScheduledBackups have been
+// resumed, unless a Backup made since the wake runs or has completed. Every replica uses the same name. The Backup has
+// no owner, so that it outlives the Cluster.
 func (p *Plan) makeBackup(state State, now time.Time) {
 	cluster := state.Cluster
 	wake, err := contract.ParseLastWake(state.Annotations[contract.AnnotationLastWake])

@@ -37,9 +37,9 @@ type Cluster struct {
 	// Stopped says that the stop of PostgreSQL is recorded. MayStillStop says that a person lifted the fence before
 	// that, so that PostgreSQL may still stop.
 	Stopped, MayStillStop bool
-	// RestartFailed is the UID of the pod in which PostgreSQL was not started after a doze; empty if it is not to run,
-	// because the instance is fenced, by anybody, or hibernation is on; and if the operator's reconciliation is
-	// disabled, so that it would create no other pod.
+	// RestartFailed is the UID of the pod in which PostgreSQL was not started after a doze. It is empty if PostgreSQL
+	// is not to run, because the instance is fenced, by anybody, or hibernation is on, or if the operator's
+	// reconciliation is disabled, so that it would not create another pod.
 	RestartFailed string
 	// VolumesAtRisk says that the operator would delete the volumes of an instance that cannot be scheduled.
 	VolumesAtRisk bool

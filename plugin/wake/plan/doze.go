@@ -138,7 +138,7 @@ func (p *Plan) disrupt(state State, now time.Time) {
 		func(c Change) bool { _, lifts := c.Annotations[contract.AnnotationFencedInstances]; return lifts }) {
 		return
 	}
-	// By any replica's clock.
+	// Another replica may have written it, by its own clock.
 	requested, err := time.Parse(time.RFC3339, state.Annotations[contract.AnnotationSleepRequested])
 	switch repeat := requested.Add(contract.MaxRequestAge); {
 	case err == nil && !requested.Before(since) && now.Before(repeat):

@@ -66,12 +66,12 @@ var reasonsInWords = map[Reason]string{
 	ReasonManual:    "the annotation " + contract.AnnotationWake + " does not list " + contract.WakeOnConnect,
 }
 
-// tellUnwakeable says why nothing wakes a sleeping cluster, once for each sleep and reason: during maintenance,
-// although its clients are led here, and with how to wake it by hand, when this replica leads them here no more.
+// tellUnwakeable says why nothing wakes a sleeping cluster, once for each sleep and reason: during maintenance, while
+// its clients are still routed here; and, with how to wake it by hand, when this replica stops routing them here.
 func (p *Plan) tellUnwakeable(state State) {
 	occasion := state.Annotations[contract.AnnotationAsleepSince] + " " + string(p.Reason)
 	unwritten := len(p.Events)
-	// It is told as it is now.
+	// An unwritten Event is replaced by one with the current reason.
 	p.Events = slices.DeleteFunc(p.Events, func(e Event) bool { return e.Reason == "WakesByHandOnly" })
 	switch {
 	case p.Reason == ReasonMaintenance:

@@ -11,7 +11,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Specification identifies what the operator and the plugins make the instance of a Cluster of.
+// Specification identifies everything from which the operator and the plugins create a Cluster's instance.
 type Specification struct {
 	cluster    types.UID
 	generation int64

@@ -13,15 +13,15 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Pending are objects of a cluster that only a running instance can apply or delete, and that none has, or
-// ScheduledBackups that are due, or [byMaxAge].
+// Pending describes what a cluster must be woken for: objects that only a running instance can apply or delete, and
+// that none has applied or deleted yet, or ScheduledBackups that are due and [byMaxAge].
 type Pending struct {
 	// Names are their kinds and names, sorted.
 	Names []string
 	// Changed is when the newest of them was made, was to be deleted, got another specification, or was due.
 	Changed time.Time
-	// Untried says that the last wake has not failed them: the operator has made one of the Backups since, for which
-	// another run is due already, or the last Backup has become too old while the cluster was awake for anything else.
+	// Untried says that the last wake was not in vain for one of them: the operator has made a Backup since, and the
+	// next run is due already, or the last Backup exceeded its maximum age while the cluster was awake for another cause.
 	Untried bool
 }
 
@@ -38,7 +38,7 @@ func PendingOf(objects []metav1.Object) Pending {
 	var found Pending
 	for _, o := range objects {
 		kind, observed := observedOf(o)
-		waits := o.GetGeneration() != observed // of a failure the instance writes no generation
+		waits := o.GetGeneration() != observed // after a failure the instance does not update observedGeneration
 		if o.GetDeletionTimestamp() != nil {
 			waits = slices.ContainsFunc(o.GetFinalizers(), isOperators)
 		}

@@ -61,7 +61,7 @@ func (s State) Serves() bool {
 // Memory is what a replica remembers of a cluster from one plan to the next. The zero value remembers nothing.
 type Memory struct {
 	// wakingUntil is how long the gateway stands in for Services that do not get ready. dozed says that the cluster
-	// dozed or was about to, and that a Service still leads to the gateway since then; ready is since when each has
+	// dozed or was about to, and that a Service has been routed to the gateway ever since; ready is since when each has
 	// been ready without a break.
 	wakingUntil time.Time
 	dozed       bool
@@ -128,8 +128,8 @@ type Plan struct {
 	Delete []Deletion
 	// Events are written unless they have been.
 	Events []Event
-	// Confirm is the announcement of a doze that is to be confirmed a second time, because for HandoverWait every
-	// client has come to the gateway, if everything else could be done.
+	// Confirm is the announcement of a doze to be confirmed a second time, because for HandoverWait every client has
+	// been routed to the gateway. Only failures of Poolers, Backups and Events do not prevent that.
 	Confirm string
 	// Adopt is the field manager whose hibernation is to be taken over, so that a connection ends it; empty: none.
 	Adopt string
@@ -196,8 +196,8 @@ func (p *Plan) route(state State, now time.Time) {
 	}
 }
 
-// remember updates since when a woken cluster's Services lead to the gateway, and returns them with since when each is
-// ready after a doze. A replica that was started after the doze knows nothing of it.
+// remember updates how long the gateway stands in for a woken cluster's Services, and returns these with since when
+// each has been ready after a doze. A replica that was started after the doze does not know of it.
 func (p *Plan) remember(state State, now time.Time) []Service {
 	cluster, memory := state.Cluster, &p.Memory
 	all := slices.Concat(state.Services, state.poolerServices())

@@ -19,8 +19,8 @@ type Pooler struct {
 	Mark string
 	// Useless says that PgBouncer has nothing to connect to, even if the cluster is awake.
 	Useless bool
-	// Services are those that lead to its PgBouncer and can lead to the gateway, and LedSince is since when all that
-	// lead to its PgBouncer lead to this replica too; zero if one does not.
+	// Services are the Services of its PgBouncer that can be routed to the gateway. LedSince is when the last Service
+	// of its PgBouncer was routed to this replica; zero if one is not.
 	Services []Service
 	LedSince time.Time
 }

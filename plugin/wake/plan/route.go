@@ -56,8 +56,8 @@ type Service struct {
 	ReadySince time.Time
 }
 
-// StandInFor is how long the gateway stands in for a woken cluster's Services that do not get ready. The longest time
-// that a client may be given is as long: while one waits, nobody who comes is refused.
+// StandInFor is how long the gateway stands in for a woken cluster's Services that do not get ready. It is also the
+// maximum of WAKE_TIMEOUT, so that no client is refused while another one still waits.
 const StandInFor = time.Hour
 
 // settleTime is how long a Service must have been ready after a doze, or an attempt at one. The readiness probe of
@@ -86,8 +86,8 @@ type Routes struct {
 	Reason Reason
 	// Acknowledge is the announcement that is to be acknowledged once they do; empty: none, or it has been.
 	Acknowledge string
-	// Hold is the announcement of a doze that is to be confirmed a second time, since every client now comes to the
-	// gateway; empty: none, or it has been.
+	// Hold is the announcement of a doze that is to be confirmed a second time, because every client is now routed to
+	// the gateway; empty: none, or it has been.
 	Hold string
 	// Revoke says that the acknowledgement is to be removed, because the announcement's deadline has passed. A request
 	// to turn hibernation on that is still on its way then fails, so that the Services can lead to the instances alone
@@ -115,8 +115,8 @@ func (state routing) routes(now time.Time) Routes {
 		return Routes{Lead: all(state.Services), Reason: cmp.Or(obstacle, ReasonAsleep)}
 	}
 	var next time.Time
-	// What no client wakes needs the plugin as well, unless only people wake it: the acknowledgement says that there is
-	// one.
+	// A cluster that no client wakes needs the plugin as well, unless only people wake it. The acknowledgement shows
+	// that the plugin is there.
 	woken := obstacle == "" || obstacle == ReasonManual && !cluster.Policy.ByPeopleOnly()
 	if announcement, err := contract.ParseAnnouncement(cluster.Announced); err == nil && woken {
 		live, change := announcement.Valid(now)
@@ -188,8 +188,8 @@ func standIn(state routing, now time.Time) Routes {
 	return routes
 }
 
-// lead adds a Service until then. ReasonSettling takes precedence: with it, all slices of a Service stay, and with
-// ReasonWaking not.
+// lead adds a Service until then. ReasonSettling takes precedence over ReasonWaking, with which a Service loses its
+// slices of families that are ready.
 func (r *Routes) lead(uid types.UID, reason Reason, until time.Time) {
 	r.Lead = append(r.Lead, uid)
 	if r.Reason != ReasonSettling {

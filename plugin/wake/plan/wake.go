@@ -23,11 +23,11 @@ type Wake struct {
 }
 
 const (
-	// A cluster is woken for a window so long before it opens as its last wake took, twice, within these limits; with
-	// unknownLead if this replica has seen none.
+	// A cluster is woken before a window opens by twice the duration of its last wake, within these limits, or by
+	// unknownLead if this replica has seen no wake.
 	shortestLead, unknownLead, longestLead = 15 * time.Second, time.Minute, 5 * time.Minute
-	// crossing is how long before the sleep a request may have been made that the sidecar has not seen any more, with what
-	// their clocks differ. Earlier ones have kept the cluster awake.
+	// crossing is how long before the sleep a request may have come too late for the sidecar to see it, including clock
+	// skew. Earlier requests have kept the cluster awake.
 	crossing = 10 * time.Second
 	// spread is over how long the wakes for windows that open, or Backups that are due, at the same time are spread.
 	spread = idle.WakesWithin - longestLead
@@ -72,7 +72,8 @@ func (p *Plan) wake(state State, now time.Time) {
 	if cluster.ObstacleTo(contract.CauseWindow) == "" {
 		p.wakeForWindow(state, since, now)
 	}
-	// A Backup that waits wakes a cluster that dozes, whatever the annotations say.
+	// ObstacleTo does not check the annotation for CauseBackup, because a Backup that waits wakes a dozing cluster
+	// anyway; wakeForBackups does.
 	if p.Wake == nil && cluster.ObstacleTo(contract.CauseBackup) == "" {
 		p.wakeForBackups(state, last, since, now)
 	}

@@ -77,8 +77,8 @@ func Ephemeral() (Range, error) {
 	return r, nil
 }
 
-// CheckFree reports whether nobody else uses ports of the range: the kernel for outgoing connections, nor one of the
-// plugin's own listeners. Errors are [ErrOverlap].
+// CheckFree fails if the range contains ports that the kernel gives to outgoing connections, or one of the plugin's own
+// listeners. Errors are [ErrOverlap].
 func (r Range) CheckFree(ephemeral Range, own []uint16) error {
 	if r.First <= ephemeral.Last && ephemeral.First <= r.Last {
 		return fmt.Errorf("%w: the kernel gives %s to outgoing connections (net.ipv4.ip_local_port_range)",

@@ -34,7 +34,7 @@ const (
 // changes.
 const perBlock = 500
 
-// attempts bounds how often a change that met another replica's is tried again; each time one of the replicas gets on.
+// attempts limits the retries of a change after a conflict. Each conflict means that another replica has succeeded.
 const attempts = 20
 
 // Store keeps the ledger in ConfigMaps. It may be used by several goroutines.
@@ -45,10 +45,10 @@ type Store struct {
 	// Namespace is the plugin's own, Range the ports.
 	Namespace string
 	Range     Range
-	// Named tells whose slices of ours name a port, of all clusters and replicas.
+	// Named returns the Services, of all clusters, for which any replica has a slice that names the port.
 	Named func(ctx context.Context, port uint16) ([]types.UID, error)
 
-	// One change at a time: the replicas' changes may meet, those of one replica need not.
+	// changing serializes the changes of this replica, so that only those of other replicas conflict.
 	changing sync.Mutex
 
 	mutex  sync.Mutex
@@ -171,9 +171,9 @@ func (s *Store) give(ctx context.Context, b *batch, now time.Time) error {
 	return nil
 }
 
-// fair returns those that may have a port. A user who may create Services must not take the range: beside the first
-// Services of its clusters a namespace gets ports only while it has fewer than are free. One that has had a port keeps
-// it.
+// fair returns those that may have a port. So that no tenant exhausts the range, a namespace gets ports beyond those of
+// its clusters' first Services only while it has fewer than are free. A Service that a slice already routes to a port
+// keeps it.
 func (s *Store) fair(ctx context.Context, requests []Request, now time.Time) ([]Request, error) {
 	ledgers, err := s.cached(ctx)
 	if err != nil {
@@ -194,8 +194,8 @@ func (s *Store) fair(ctx context.Context, requests []Request, now time.Time) ([]
 	return may, nil
 }
 
-// giveIn gives ports of one block, in one write, and returns the Services that got none. Who has a port is what the
-// ledger says that was written: what was computed for a write that another replica came before does not hold.
+// giveIn gives ports of one block, in one write, and returns the Services that got none. It reads the result from the
+// ledger that was written, because one computed before a conflict does not hold.
 func (s *Store) giveIn(
 	ctx context.Context, block Range, age Age, requests []Request, asks func(Request) bool, assigned map[types.UID]uint16, now time.Time,
 ) (left []Request, err error) {

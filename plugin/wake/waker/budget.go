@@ -14,8 +14,8 @@ import (
 const (
 	sourceBurst, sourceRefill = 10, 100 * time.Second
 	sharedBurst, sharedEvery  = 500, time.Second
-	// fleetSource, fleetBurst and fleetRate are the parts of a larger fleet that a source wakes at once, and the shared
-	// budget at once and each second: two replicas wake all of it within five minutes.
+	// fleetSource, fleetBurst and fleetRate divide the size of a larger fleet into the burst of a source, and the burst
+	// and the rate per second of the shared budget: two replicas wake all of it within five minutes.
 	fleetSource, fleetBurst, fleetRate = 200, 20, 600
 	// waitsFor is how long a source stays in the queue without asking again.
 	waitsFor = 3 * askBudgetEvery
@@ -25,10 +25,10 @@ const (
 
 // Budget limits how many wakes may begin, because each schedules pods that have to be paid for.
 //
-// A source address may begin some wakes at once, and as many more in sourceRefill: as set, or for the size of the
-// fleet, at least ten. Further wakes are taken from a budget that all sources share, at least 500 at once and one more
-// a second. If both are used up, the wake waits. Waiting wakes are served in turn, source by source, starting with the
-// source whose last turn was longest ago.
+// A source address may begin a number of wakes at once, and as many more in each sourceRefill. Further wakes use a
+// budget that all sources share. Unless set, both grow with the fleet, from ten at once for a source, and 500 at once
+// and one a second for all. If both are used up, the wake waits. Waiting wakes are served in turn, source by source,
+// starting with the source whose last turn was longest ago.
 type Budget struct {
 	source, burst, rate int // of each source, and of the shared budget; 0: for the size of the fleet
 

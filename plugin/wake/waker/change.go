@@ -78,7 +78,8 @@ func returned(cluster *cnpgv1.Cluster, since time.Time) bool {
 	return err == nil && since.Before(asleep.Add(returnsWithin))
 }
 
-// lastWake returns the annotation's value for a wake of the cluster, for a client that returned at once, or not.
+// lastWake returns the annotation's value for a wake by the client. returned says that the client came while the
+// cluster fell asleep, or just after.
 func lastWake(cluster *cnpgv1.Cluster, service gateway.Service, by gateway.Client, do step, returned bool) (string, error) {
 	wake := contract.LastWake{
 		At: time.Now(), By: by.Peer.Addr().Unmap().String(), User: contract.ShortName(by.User),

@@ -282,7 +282,7 @@ func (s slow) List(ctx context.Context, list client.ObjectList, options ...clien
 	return s.Reader.List(ctx, list, options...)
 }
 
-// Whether a client may be passed on takes a while to find out, in which nobody may be passed on any more.
+// Admitting a client may take a while, during which PostgreSQL may begin to stop.
 func TestMayBegin_passesNobodyOnWhoWasAdmittedTooLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -39,7 +39,7 @@ func apart(fields []string, client, gateway netip.Addr) bool {
 		return false
 	}
 	block, ok := parseRange(fields[3], fields[4])
-	// All of one family is all of the other, too: a client and the gateway may reach an instance by different ones.
+	// All of one family counts as all of both: a client and the gateway may reach an instance by different families.
 	return !ok || block.Bits() != 0 && block.Contains(client) != block.Contains(gateway)
 }
 

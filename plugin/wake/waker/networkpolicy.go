@@ -26,10 +26,10 @@ type clientPod struct {
 	Labels, NamespaceLabels map[string]string
 }
 
-// allows reports whether the policies let who has the address connect to the target. Only selectors let a pod in: some
-// networks do not match pods by blocks of addresses. pod is nil where no pod is known to have the address: then only
-// such blocks may let it in. Policies of other kinds, such as AdminNetworkPolicies or those of a network of its own,
-// are not known, nor is whether the network enforces any.
+// allows reports whether the policies admit the client at the address to the target. Only selectors admit a pod,
+// because some networks do not match pods by ipBlock. If no pod is known to have the address, pod is nil, and only an
+// ipBlock admits it. Other kinds, such as AdminNetworkPolicy or a network's own, are ignored, and the network is
+// assumed to enforce policies.
 func allows(policies []networkingv1.NetworkPolicy, target policyTarget, address netip.Addr, pod *clientPod) bool {
 	isolated := false
 	for i := range policies {
@@ -77,7 +77,7 @@ func ofPort(ports []networkingv1.NetworkPolicyPort, target policyTarget) bool {
 	})
 }
 
-// from reports whether one of the peers is who connects. No peers are everybody.
+// from reports whether one of the peers matches the client. An empty list matches every client.
 func from(peers []networkingv1.NetworkPolicyPeer, namespace string, address netip.Addr, pod *clientPod) bool {
 	return len(peers) == 0 || slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool {
 		switch {

@@ -73,8 +73,8 @@ func (w *wake) passwordsPending(ctx context.Context, seen *snapshot, now time.Ti
 	if w.accepted.IsZero() {
 		w.accepted = now
 	}
-	// If PostgreSQL has not just started, nobody has looked whether they are set, and a checkpoint makes that impossible to
-	// tell.
+	// If PostgreSQL started long ago, for another replica's wake, a later checkpoint may have made it impossible to
+	// tell whether the passwords are set.
 	lately := now.Sub(woken) < w.Limit+passwordsTimeout || w.accepted.Sub(w.phases.began) > time.Second
 	if lately && now.Sub(w.accepted) < passwordsTimeout && !w.passwordsSet(ctx, seen) {
 		return true

@@ -64,8 +64,8 @@ func (s *Sidecars) Send(ctx context.Context, instance netip.Addr, address contra
 	return err == nil
 }
 
-// PasswordSet asks the sidecar of the primary whether the role's password has been set since PostgreSQL started. An
-// older sidecar never says so.
+// PasswordSet asks the sidecar of the primary whether the role's password has been set since PostgreSQL's last
+// checkpoint: just after a start, that of the previous shutdown. An older sidecar never says so.
 func (s *Sidecars) PasswordSet(ctx context.Context, primary netip.Addr, role string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

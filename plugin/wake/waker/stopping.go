@@ -66,7 +66,7 @@ func (s *Stopping) Note(cluster *cnpgv1.Cluster, now time.Time) {
 			*known = stop{cluster: cluster.UID, lastWake: wake}
 		case view.MayStillStop && *known == stop{}:
 			*known = stop{cluster: cluster.UID, lastWake: wake, lifted: now}
-		case known.cluster != cluster.UID, wake != "" && wake != known.lastWake: // woken by who waited until it had stopped
+		case known.cluster != cluster.UID, wake != "" && wake != known.lastWake: // a wake, which has waited until PostgreSQL had stopped
 			return false
 		case known.lifted.IsZero():
 			known.lifted = now

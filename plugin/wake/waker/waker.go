@@ -97,8 +97,8 @@ type Waker struct {
 	Probe func(context.Context, netip.AddrPort) bool
 	// Listens reports whether PgBouncer accepts connections; it is [Prober.Listens] outside of tests.
 	Listens func(context.Context, netip.AddrPort) bool
-	// PasswordSet reports whether the role's password has been set since PostgreSQL started; it is [Sidecars.PasswordSet]
-	// outside of tests.
+	// PasswordSet reports whether the role's password has been set since PostgreSQL's last checkpoint; it is
+	// [Sidecars.PasswordSet] outside of tests.
 	PasswordSet func(ctx context.Context, instance netip.Addr, role string) bool
 	// Signal makes an instance count the client as activity; it is [Prober.Signal] outside of tests.
 	Signal func(ctx context.Context, instance, client netip.AddrPort)
@@ -172,7 +172,7 @@ func (w *Waker) Running(ctx context.Context, service gateway.Service) []netip.Ad
 }
 
 // MustReconnect reports whether a session of the client must not come from the gateway's address to a running instance.
-// If that cannot be read, it must not.
+// It reports true if it cannot read the state.
 func (w *Waker) MustReconnect(service gateway.Service, peer netip.AddrPort) bool {
 	seen, err := w.read(w.Base, service)
 	return err != nil || slices.ContainsFunc(seen.targets(), func(target netip.AddrPort) bool {
@@ -232,14 +232,13 @@ func (w *Waker) admit(ctx context.Context, service gateway.Service, client gatew
 	return err
 }
 
-// holdsWithin limits the last question before a session begins, whether all clients are held. With the way of the
-// session's first byte it is shorter than the sidecar's wait between the confirmation that they are and its last
-// sample.
+// holdsWithin limits the last check of whether all clients are held, before a session begins. Including the latency of
+// the session's first byte, it is shorter than the sidecar's wait between the confirmation and its last sample.
 const holdsWithin = 500 * time.Millisecond
 
-// MayBegin reports whether a session may begin. While a doze is announced, that is for the API server to say: the
-// replica that confirms that all clients are held does so for all, and another one, whose informers may be late, must
-// not pass a client to a PostgreSQL that is about to be fenced. Without an answer the client is held.
+// MayBegin reports whether a session may begin. While a doze is announced, it asks the API server: another replica may
+// have confirmed that all clients are held, and one with late informers must not pass a client to a PostgreSQL that is
+// about to be fenced. Without an answer the client is held.
 func (w *Waker) MayBegin(ctx context.Context, service gateway.Service) bool {
 	seen, err := w.read(ctx, service)
 	if err != nil || seen.view.HoldsAll() || !seen.view.DozeAnnounced {
