@@ -91,8 +91,9 @@ const PoolerUser, StandbyUser = "cnpg_pooler_pgbouncer", "streaming_replica"
 // pkg/management/postgres/probes.go).
 const JoinSuffix = "-join"
 
-// Classify returns a session's class. Infrastructure is recognised by user and application_name together, and its local
-// sessions must be local, because any user may choose an application_name.
+// Classify returns a session's class. The user and the application_name together identify infrastructure, because any
+// user may choose an application_name. Where the infrastructure connects over the Unix socket, the session must do so
+// too.
 func Classify(s Session, rules Rules) Class {
 	switch s.BackendType {
 	case "client backend", "walsender":
@@ -119,7 +120,7 @@ func Classify(s Session, rules Rules) Class {
 		"slotsync worker", "startup", "checkpointer", "background writer", "walwriter", "archiver", "walreceiver",
 		"walsummarizer", "logger", "stats collector", "io worker", "standalone backend":
 		return ClassInternal
-	// pg_prewarm fills the cache again after a start, in transactions, for nobody
+	// pg_prewarm refills the cache after a start, in transactions, which is no use of the database.
 	case "autoprewarm leader", "autoprewarm worker":
 		return ClassInternal
 	default:
@@ -161,9 +162,9 @@ func infrastructure(s Session, rules Rules) bool {
 	case s.Local && slices.Contains(LocalInfrastructure[s.User], application):
 		return true
 	case s.User == StandbyUser:
-		// A replica cluster connects with its own name, which may be that of a pod here. An instance that joins does so
-		// from the pod of a Job, whose address is in no status; a walreceiver has no such suffix, and nobody else uses
-		// the socket.
+		// A replica cluster connects with its own name, which may be that of a pod here, so the address is compared too. An
+		// instance that joins connects from the pod of a Job, whose address is in no status, but with a suffix that no
+		// walreceiver uses. Only this pod can connect over the socket.
 		name, joins := strings.CutSuffix(application, JoinSuffix)
 		return slices.Contains(rules.Instances, name) &&
 			(joins || s.Local || slices.Contains(rules.Addresses, rules.client(s)))

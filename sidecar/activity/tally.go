@@ -9,7 +9,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// stateUndefined stands for a state that PostgreSQL has not told, or that is not known.
+// stateUndefined stands for a state that PostgreSQL does not report, or that this program does not know.
 const stateUndefined = "unknown"
 
 // stateNames are the states of client sessions as metrics and reports name them, by those of PostgreSQL.
@@ -30,7 +30,7 @@ type Terminable struct {
 	// Idle says that the session does not count because it has been idle since Changed, in microseconds since 1970.
 	Idle    bool
 	Changed int64
-	// Infrastructure says that its work is no use either.
+	// Infrastructure says that the session is PgBouncer's, whose statements do not count as use either.
 	Infrastructure bool
 }
 

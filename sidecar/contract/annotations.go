@@ -84,7 +84,7 @@ const (
 	AnnotationAsleepSince = Prefix + "asleep-since"
 	// AnnotationAsleepReason is why it was put to sleep.
 	AnnotationAsleepReason = Prefix + "asleep-reason"
-	// AsleepReasonUnusedPrefix is the beginning of that reason if a connection woke the cluster and it was not used.
+	// AsleepReasonUnusedPrefix is the beginning of that reason if the cluster was not used after a wake.
 	AsleepReasonUnusedPrefix = "unused since "
 	// AsleepReasonIgnoredSuffix is the end of such a reason if the client that woke it had a session that the
 	// annotation excludes.

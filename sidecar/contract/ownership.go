@@ -40,8 +40,8 @@ func Updater(entries []metav1.ManagedFieldsEntry, path ...string) (updater metav
 	return updater
 }
 
-// SetByOthers reports whether the field at a path was set by a manager other than us and the one that set the field at
-// made.
+// SetByOthers reports whether the field at a path was set by a manager that is neither ours nor the object's creator,
+// which is the manager that owns the field at made.
 func SetByOthers(entries []metav1.ManagedFieldsEntry, made []string, path ...string) bool {
 	for i := range entries {
 		entry := &entries[i]

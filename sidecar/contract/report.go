@@ -44,15 +44,16 @@ type Report struct {
 	IdleForSeconds *float64   `json:"idleForSeconds,omitempty"`
 	// SamplesOnDemand reports whether this program can sample on demand; an older one does not know the request.
 	SamplesOnDemand bool `json:"samples"`
-	// Nonce is the request's, if the instance was sampled for it: then everything here is from a sample that began
-	// after the request arrived. Only other instances of the cluster may ask for one.
+	// Nonce is that of the request for a sample. If set, everything here is from a sample that began after the request
+	// arrived. Only other instances of the cluster may request one.
 	Nonce string `json:"nonce,omitempty"`
 	// SleepDue is when the cluster will sleep if nothing happens; absent while active or unknown.
 	SleepDue *time.Time `json:"due,omitempty"`
 	// SocketEvents reports whether the kernel reports TCP sessions when they end. If not, the instance is sampled every
 	// second, and shorter sessions may only be known from the counters.
 	SocketEvents bool `json:"events"`
-	// Unused reports whether it is proven that nobody has used the instance since a connection woke the cluster.
+	// Unused reports whether it is proven that nobody has used the instance since the wake; never after a wake by a person
+	// or a request.
 	Unused bool `json:"unused,omitempty"`
 	// LastActivity is the newest sign of use; absent before the first.
 	LastActivity *time.Time `json:"lastActivity,omitempty"`

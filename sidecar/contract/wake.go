@@ -53,8 +53,8 @@ type LastWake struct {
 	Depth string `json:"depth,omitempty"`
 	// Since is [AnnotationAsleepSince] of the hibernation that the wake ended; absent for a doze.
 	Since string `json:"since,omitempty"`
-	// Unused is how many wakes from the same source in a row, up to the one before this, were not used, or have left
-	// pending the objects or Backups that they were for.
+	// Unused is the number of consecutive wakes from the same source, before this one, that were not used, or that left
+	// their objects or Backups pending.
 	Unused int `json:"unused,omitempty"`
 	// Returns is how many wakes in a row, up to this one, were for a client that came within seconds of the sleep.
 	Returns int `json:"returns,omitempty"`

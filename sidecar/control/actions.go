@@ -131,11 +131,11 @@ func outcome(err error) sleep.Outcome {
 // maxSiblingAnswerAge is the maximum age of the other instances' answers at the last sample of this one.
 const maxSiblingAnswerAge = 2 * time.Second
 
-// directQuietPeriod is how long there must have been no direct session before the instance is fenced: a node may still
-// route clients here, since kube-proxy applies changes once a second (iptables.minSyncPeriod), and may be late.
+// directQuietPeriod is how long there must have been no direct session before the instance is fenced. A node may still
+// route clients here, because kube-proxy applies changes once a second (iptables.minSyncPeriod), and may be late.
 const directQuietPeriod = 2 * time.Second
 
-// lastSample samples this instance before the hibernation patch, or while hibernation is on.
+// lastSample samples this instance before the hibernation patch or the fence, or while hibernation is on.
 func (l *Loop) lastSample(ctx context.Context) {
 	c := sleep.Completed{Action: sleep.Sample}
 	if l.machine.Phase() == sleep.HibernationOn {

@@ -151,9 +151,9 @@ type dozeState struct {
 	// when hibernation is tried again.
 	specification string
 	retry         time.Time
-	// archiver is what the last preparation found against a doze, or "", and archiverIdle since when the cluster was idle
-	// then. Each preparation costs a checkpoint and a WAL file, so the next one waits until the cluster has been idle for
-	// as long again.
+	// archiver is the blocker that the last preparation found, or "", and archiverIdle is since when the cluster had been
+	// idle at that time. Each preparation costs a checkpoint and a WAL file, so the next one waits until the cluster has
+	// been idle for as long again.
 	archiver                   idle.Reason
 	archiverIdle, archiverNext time.Time
 }
@@ -163,10 +163,9 @@ func (d *dozeState) prepared(reason idle.Reason, since time.Time) {
 	d.archiver, d.archiverIdle, d.archiverNext = reason, since, time.Now().Add(time.Since(since))
 }
 
-// hibernatesAt returns when the dozing cluster is to hibernate: when it has been idle for the threshold, or at once if
-// that was requested, or if its pod, its specification, its operator or a plugin has changed. The operator applies such
-// a change only once the cluster is awake, and would then restart PostgreSQL under the client that woke it, or has
-// applied it in a new pod, for which it waits while the instance is fenced.
+// hibernatesAt returns when the dozing cluster is to hibernate: after the threshold, or at once if that was requested,
+// or if its pod, its specification, its operator or a plugin has changed. Otherwise the operator would restart
+// PostgreSQL under the client that wakes the cluster, or would wait for a new pod that the fence keeps unready.
 func (d *dozeState) hibernatesAt(phase sleep.Phase, s *Status, clock *apiClock) time.Time {
 	v, policy := s.View, s.Policy
 	if phase != sleep.Dozing {

@@ -34,7 +34,7 @@ func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 		l.parts.Logger.Debug("the phase of sleep has changed", "phase", phase.String(), "before", before.String())
 	}
 	if phase := machine.Phase(); phase <= sleep.Confirming || phase == sleep.Retracting {
-		l.sessions.close() // it is only needed for the hibernation patch
+		l.sessions.close() // it is needed only from the last sample on
 	}
 	if machine.Phase() != sleep.Preparing || machine.Abandoned() {
 		l.pod.ends.end(sleep.Prepare)

@@ -15,7 +15,8 @@ import (
 
 const (
 	// keepAwakeWriteInterval is the minimum time between two writes of a time for the channel, because an application may
-	// ask with every transaction, and each write is a reconciliation. Until then the sidecar knows it all the same.
+	// send a request with every transaction, and each write triggers a reconciliation. The sidecar itself applies a
+	// request at once.
 	keepAwakeWriteInterval = time.Minute
 	// firstKeepAwakeRetry and maxKeepAwakeRetry limit the backoff between tries to write it.
 	firstKeepAwakeRetry, maxKeepAwakeRetry = 2 * time.Second, time.Minute

@@ -167,7 +167,8 @@ func (l *Loop) next() time.Time {
 	return at
 }
 
-// sampleDue returns when the instance must be sampled; zero if only on an event.
+// sampleDue returns when the instance must be sampled or, if it dozes, when the cluster is to hibernate; zero if only
+// an event can require that.
 func (l *Loop) sampleDue() time.Time {
 	switch {
 	case !l.status.ViewKnown:

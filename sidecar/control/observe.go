@@ -53,8 +53,8 @@ func (l *Loop) used(ctx context.Context, change monitor.Change) {
 	l.advance(ctx, sleep.Observed{Blocker: idle.ReasonActive, InUse: !l.attempt.mayHaveEnded(l.machine), IdleRestarted: true})
 }
 
-// mayHaveEnded reports whether what the kernel reports may be the end of a session that we have terminated. The samples
-// that are taken while hibernation is on show whether a client has a session all the same.
+// mayHaveEnded reports whether an ended session that the kernel reports may be one that we have terminated. The samples
+// that are taken while hibernation is on still find a client that has a session.
 func (a *attempt) mayHaveEnded(machine sleep.Machine) bool {
 	if a.ended+a.unconfirmed == 0 {
 		return false

@@ -1,10 +1,10 @@
 // Package control is the main loop of the sidecar's worker: it monitors the instance, decides, and acts.
 //
-// One goroutine owns all state. It takes one event after the other: views of the Cluster, the monitor's observations,
-// results, and timers; passes them to the pure packages (idle decides, sleep says what to do); and hands each action to
-// what carries it out. [cluster] does what goes to the API server and to the other instances, [pod] what happens in
-// this pod, and their results are the next events; [sessionEnder] ends sessions while the loop waits. The loop never
-// ends on an error: what fails is unknown, and unknown is never idle.
+// One goroutine owns all state. It handles one event after the other: views of the Cluster, the monitor's observations,
+// results, and timers. The pure packages decide: idle whether the cluster may sleep, and sleep which actions follow.
+// [cluster] carries out the actions that concern the API server and the other instances, [pod] those in this pod, and
+// their results are further events; [sessionEnder] ends sessions while the loop waits. No error ends the loop: a
+// failure leaves the activity unknown, and unknown is never idle.
 package control
 
 import (

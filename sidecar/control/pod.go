@@ -91,7 +91,7 @@ func (p *pod) do(ctx context.Context, o order) completed {
 	return c
 }
 
-// ends are what ends the actions that may be ended before they are done.
+// ends holds the cancel functions of the running actions.
 type ends struct {
 	mutex sync.Mutex
 	of    map[sleep.Action]context.CancelFunc // of the actions that have begun
@@ -105,7 +105,8 @@ func (e *ends) begin(ctx context.Context, a sleep.Action) context.Context {
 	return ctx
 }
 
-// end ends those of the actions that have begun, and reports whether there is one. It may be called from any goroutine.
+// end cancels those of the actions that are running, and reports whether there was one. It may be called from any
+// goroutine.
 func (e *ends) end(actions sleep.Action) (ok bool) {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()

@@ -46,7 +46,8 @@ const (
 	eventLastWait = 200 * time.Millisecond
 )
 
-// write writes an Event after the previous ones. What is not written when the context ends has eventGrace to be.
+// write writes an Event after the previous ones. An Event that is still pending when the context ends may be written
+// within eventGrace.
 func (r *recorder) write(ctx context.Context, v kubernetes.View, kind kubernetes.EventType, reason, message string) {
 	at, before, done := time.Now(), r.written, make(chan struct{})
 	if !at.After(r.newest) { // the time is part of the name
@@ -67,7 +68,8 @@ func (r *recorder) write(ctx context.Context, v kubernetes.View, kind kubernetes
 	})
 }
 
-// tryToRecord repeats an Event until the API server has it or refuses it, or until graced ends, which outlives ctx.
+// tryToRecord sends an Event, at most eventTries times, until the API server has accepted or refused it, or until
+// graced ends, which outlives ctx.
 func (r *recorder) tryToRecord(ctx, graced context.Context, v kubernetes.View, e kubernetes.Event, at time.Time) error {
 	for try, wait := 1, eventWait; ; try, wait = try+1, 2*wait {
 		err := r.record(graced, v, e, at)
@@ -194,8 +196,8 @@ func (r *recorder) warnOfSlots(ctx context.Context, s Status) {
 	r.slots = inactive
 }
 
-// listenFailed writes an Event when LISTEN is refused, because a person has to fix that. It writes another one if LISTEN
-// has been allowed meanwhile.
+// listenFailed writes an Event when PostgreSQL refuses LISTEN, because a person has to fix the cause. It writes another
+// one only if the cause has changed, or if LISTEN has succeeded in between.
 func (r *recorder) listenFailed(ctx context.Context, v kubernetes.View, err error, connected bool) {
 	if connected {
 		r.refused = ""

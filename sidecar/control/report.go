@@ -18,7 +18,7 @@ type reporter struct {
 	recorder
 	observer  Observer
 	aborted   idle.Reason // why the last attempt was aborted, unless for a client; or empty
-	withdrawn int         // how many sleeps in a row a client has ended before they began, although idle sessions were ended
+	withdrawn int         // how many sleeps in a row were withdrawn for a client after sessions had been ended
 }
 
 // report reports how an attempt ended.

@@ -18,7 +18,7 @@ const restartPendingFor = 2 * doze.StartTimeout
 
 // restartPending reports, from the first state of the Cluster, whether a client or a Backup has just ended a doze and
 // PostgreSQL has not been started since. Such a wake removes the annotations of the doze. If PostgreSQL runs, the pod
-// must stay ready, since Services lead to it.
+// must stay ready, because its Services route clients to it.
 func restartPending(v kubernetes.View, pod string, instance Instance) bool {
 	wake, err := contract.ParseLastWake(v.Annotations[contract.AnnotationLastWake])
 	if err != nil || wake.Depth != contract.DepthDoze || time.Since(wake.At) > restartPendingFor ||
@@ -33,9 +33,9 @@ func restartPending(v kubernetes.View, pod string, instance Instance) bool {
 const guardInterval = time.Second
 
 // guardStart checks whether PostgreSQL serves if the Cluster does not become known soon, because the API server is
-// away. An earlier process may have fenced the instance, and for half a minute after PostgreSQL's stop the kubelet
-// still takes it for ready. So the pod is kept unready as long as PostgreSQL is known not to accept sessions, or is
-// known to be stopping. One that is too busy to answer serves.
+// unreachable. An earlier process may have fenced the instance, and for half a minute after PostgreSQL's stop the
+// kubelet still considers it ready. So the pod is kept unready as long as PostgreSQL is known not to accept sessions,
+// or is known to be stopping. A PostgreSQL that is too busy to answer counts as serving.
 func (p *pod) guardStart(ctx context.Context) {
 	var guarding sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)

@@ -89,9 +89,9 @@ func (e *sessionEnder) endAll(ctx context.Context, of *attempt) (ok bool) {
 // maxTurns is how many times in a row the cluster sleeps although a client that was cut comes back within seconds.
 const maxTurns = 3
 
-// returning returns an idle session whose client would come back within seconds of its end, as one has maxTurns times
-// in a row; zero if there is none. Such clients listen, or belong to a pool that keeps a minimum. The client that woke
-// the cluster is preferred.
+// returning returns an idle session whose client would probably reconnect within seconds, after clients have done so
+// maxTurns times in a row; zero if there is none. Such clients listen, or belong to a pool with a minimum size. The
+// client that woke the cluster is preferred.
 func returning(wake contract.LastWake, withdrawn int, sessions []activity.Terminable) (found activity.Terminable) {
 	if wake.Returns+withdrawn < maxTurns {
 		return found

@@ -25,7 +25,7 @@ const (
 // errOutdated means that an instance's sidecar is too old to sample on demand.
 var errOutdated = errors.New("the sidecar does not sample on demand")
 
-// errAnswer means that the answer is not that of the requested instance.
+// errAnswer means that the answer is an HTTP error, or is not that of the requested instance.
 var errAnswer = errors.New("unusable answer")
 
 // SiblingClient asks the sidecars of the other instances for their reports.
@@ -40,7 +40,7 @@ type SiblingClient struct {
 // NewSiblingClient makes a client for the instances of a cluster, whose sidecars all listen on the same port.
 func NewSiblingClient(cluster string, port uint16) *SiblingClient {
 	return &SiblingClient{cluster: cluster, port: port, within: siblingTimeout, sampleWithin: siblingSampleTimeout, http: &http.Client{
-		// A kept connection would be reported as an ended socket later; there is only one request per threshold.
+		// Requests are rare, so connections are not kept.
 		Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 8 << 10},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}

@@ -37,8 +37,8 @@ func ask(ctx context.Context, siblings Siblings, v kubernetes.View, pod string, 
 	return append(answers, siblings.Ask(ctx, reachable, sample)...)
 }
 
-// elsewhere combines the answers: a missing answer is unknown, and so is one by other rules than this instance's, whose
-// watch may be ahead. An instance is idle only if it says since when.
+// elsewhere combines the answers. A missing answer is unknown, and so is one by different rules, because the watch of
+// either instance may be ahead. An instance is idle only if it reports since when.
 func elsewhere(answers []siblingAnswer, rules contract.ReportedRules, now time.Time, logger *slog.Logger) idle.Elsewhere {
 	all := idle.Elsewhere{Asked: true}
 	for _, answer := range answers {

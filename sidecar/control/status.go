@@ -37,7 +37,7 @@ type Status struct {
 	WhatIf idle.WhatIf
 	// Returning is the session for which clients_return keeps the cluster awake, zero if there is none.
 	Returning activity.Terminable
-	// InUse is whether the instance was in use at the newest sample, or has been since.
+	// InUse is whether the instance was in use at the newest sample.
 	InUse bool
 
 	quietUntil time.Time // until then no session is held
@@ -57,8 +57,8 @@ func (s *Status) settings() monitor.Settings {
 	}
 }
 
-// mayConnect reports whether database sessions may be opened. The health of the Cluster says nothing about its clients,
-// so that the clock continues while it forbids sleep.
+// mayConnect reports whether database sessions may be opened. It ignores the Cluster's health, so that the idle clock
+// continues while an unhealthy phase forbids sleep.
 func (s *Status) mayConnect() bool {
 	v := s.View
 	return s.ViewKnown && s.Policy.Watches() && len(s.Problems) == 0 && v.PluginListed && !v.Hibernating && !v.Dozing
@@ -133,9 +133,10 @@ func (s *Status) observed() sleep.Observed {
 	return o
 }
 
-// wokenAt returns when the cluster was woken, so that it sleeps soon if nobody uses it; zero if a person or a request
-// woke it, if a session may have been missed since, or if an instance that has served since is gone, with what it knew.
-// A wake by hand leaves the annotation of the last sleep, or removes that of the last wake.
+// wokenAt returns when the cluster was woken, so that it sleeps soon if nobody uses it. It is zero if a person or a
+// request woke it, if the primary has changed or a session may have been missed since, or if an instance that has
+// served since is gone, which alone knew its sessions. A wake by hand leaves the annotation of the last sleep, or
+// removes that of the last wake.
 func (s *Status) wokenAt() time.Time {
 	view := s.View
 	if _, asleep := view.Annotations[contract.AnnotationAsleepSince]; asleep || s.SessionMissed || s.served.replaced {
@@ -148,8 +149,8 @@ func (s *Status) wokenAt() time.Time {
 	return wake.At
 }
 
-// postpone sets the reason why an attempt that is due is not made yet, or the result of the last one while another is
-// made. Whether the other instances are idle is part of an attempt.
+// postpone changes the decision while an attempt is under way, or while the next one must wait: its reason becomes why
+// the last attempt was aborted, if it was.
 func (s *Status) postpone(machine sleep.Machine, aborted idle.Reason) {
 	attempting := machine.Phase().Attempting()
 	if s.Decision.Action == idle.ActionNone || !machine.Waits() && !attempting {

@@ -53,8 +53,9 @@ func (c *counts) text(at time.Time) string {
 	return string(text)
 }
 
-// resume returns the counts up to the newest wake. If this pod has none yet, they are those of the Cluster: only the
-// wake that has ended their hibernation says how long it lasted. Later wakes of this pod are those from its dozes.
+// resume returns the counts, and whether it has added the newest wake. A pod without counts continues those on the
+// Cluster, where only the wake that ended their hibernation shows how long it lasted. A later wake of this pod ends a
+// doze.
 func (c *counts) resume(v kubernetes.View, clock apiClock, now time.Time) (newest idle.WhatIf, woken bool) {
 	wake, _ := contract.ParseLastWake(v.Annotations[contract.AnnotationLastWake]) // zero without one
 	newest, woken = c.newest, wake.Depth == contract.DepthDoze
@@ -69,8 +70,8 @@ func (c *counts) resume(v kubernetes.View, clock apiClock, now time.Time) (newes
 	return newest.AfterWake(wake.Cause, at, now), true
 }
 
-// count counts the newest decision of the primary. For a cluster that is only observed, a running Backup is looked for
-// when a sleep would begin; for one that sleeps, nothing is done but what its own decisions need.
+// count counts the newest decision of the primary. If the cluster is only observed, count looks for a running Backup
+// when a sleep would begin. Otherwise it makes no requests of its own.
 func (l *Loop) count(ctx context.Context, seen idle.Observation) {
 	s, c, now := &l.status, &l.counts, time.Now()
 	if !s.Policy.Watches() || s.View.CurrentPrimary != l.parts.Pod ||

@@ -93,8 +93,8 @@ func (o *Observer) AwaitStopped(ctx context.Context) error {
 
 // AwaitServing returns, after a fence was lifted, once a postmaster accepts sessions that no fence will stop any more.
 // before is the postmaster that ran when the fence was set; if it is not running, PostgreSQL is known to have stopped.
-// The postmaster that serves is another one or, if the instance manager never obeyed the fence or does not say for long
-// whether it does, the same. The error is the context's, joined with the newest error of reading the lock file, if any.
+// The serving postmaster may be the same if the instance manager never obeyed the fence, or has not answered for long.
+// The error is the context's, joined with the newest error of reading the lock file, if any.
 func (o *Observer) AwaitServing(ctx context.Context, before Postmaster) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var asking sync.WaitGroup
@@ -147,7 +147,8 @@ func (o *Observer) AwaitServing(ctx context.Context, before Postmaster) error {
 	}
 }
 
-// AwaitStartFailed returns once no postmaster has run for [StartTimeout] without a break. Its error is the context's.
+// AwaitStartFailed returns once no postmaster has run for [StartTimeout] without a break. Its error is the context's,
+// joined with the newest error of reading the lock file, if any.
 func (o *Observer) AwaitStartFailed(ctx context.Context) error {
 	rule := startFailedRule{since: time.Now()}
 	for {

@@ -6,16 +6,15 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
 )
 
-// notStoppingFor is how long the instance manager must say without a break that it is not stopping PostgreSQL. After
-// that it is assumed never to have seen the fence, which was lifted. Before it obeys a fence it handles plugins,
-// secrets and the configuration, with requests for which a slow API server may take seconds each; it obeys after 25 s
-// at most. Clients are held meanwhile, but only if PostgreSQL is not stopped: one that is started again is recognized
-// at once.
+// notStoppingFor is how long the instance manager must report without a break that it is not stopping PostgreSQL until
+// it is assumed to have missed the fence, which was lifted. It obeys a fence within 25 s: before that, it handles
+// plugins, secrets and the configuration, with requests for which a slow API server may take seconds each. The gateway
+// holds clients meanwhile, unless PostgreSQL is restarted: a new postmaster is recognized at once.
 const notStoppingFor = 25 * time.Second
 
-// acceptingFor is how long a postmaster must accept sessions without a break, while the instance manager does not say
-// that it is stopping it, until it is assumed to stay: the manager may never answer, and PostgreSQL has to serve all
-// the same. A manager that still obeys the fence does so after 25 s at most. The plugin waits as long if the sidecar is
+// acceptingFor is how long a postmaster must accept sessions without a break until it is assumed to stay, unless the
+// instance manager reports that it is stopping it. The manager may never answer, and PostgreSQL must serve clients
+// nevertheless. A manager that still obeys the fence does so within 25 s. The plugin waits as long if the sidecar is
 // down.
 const acceptingFor = 2 * time.Minute
 

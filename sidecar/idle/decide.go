@@ -27,7 +27,7 @@ const (
 	longestGap = 10 * time.Second
 	// longestMinimum limits how long a cluster must be up before it is put to sleep on request.
 	longestMinimum = 5 * time.Minute
-	// unusedThreshold is the threshold after a wake by a connection that nobody has used.
+	// unusedThreshold is the threshold after a wake that nobody has used.
 	unusedThreshold = time.Minute
 	// wokenWithin is how soon after the wake the first sample must be taken to count as observed from the beginning.
 	wokenWithin = 5 * time.Minute
@@ -67,8 +67,8 @@ type Observation struct {
 	// Announced says that the gateway has announced a session that no sample has found yet, and whose end was not
 	// reported.
 	Announced bool
-	// Woken is when a connection woke the cluster; zero if that did not happen or is not known, once a session has been
-	// reported, or once an instance that has served since is gone.
+	// Woken is when the cluster was woken; zero if a person or a request woke it, if the primary has changed or a session
+	// may have been missed since, or once an instance that has served since is gone.
 	Woken time.Time
 	// Siblings is the number of other instances, and Elsewhere their answers.
 	Siblings  int
@@ -87,7 +87,7 @@ type Elsewhere struct {
 	Blockers []Reason
 	// IdleSince is since when all of them have been idle, if they are.
 	IdleSince time.Time
-	// Used says that one of them has been used since a connection woke the cluster, or may have been.
+	// Used says that one of them has been used since the wake, or may have been.
 	Used bool
 }
 
@@ -124,8 +124,8 @@ type State struct {
 	// KeptAwakeUntil is the policy's keep-awake-until at the newest sample, and CancelledAt is when that last became
 	// later, which cancelled every request made before.
 	KeptAwakeUntil, CancelledAt time.Time
-	// Unused is when a connection woke the cluster, as long as every sample and event since proves that nobody has used
-	// it; otherwise zero.
+	// Unused is when the cluster was woken, as long as every sample and event since proves that nobody has used it;
+	// otherwise zero. It stays zero after a wake by a person or a request.
 	Unused time.Time
 	// Undecided is that time while Unused is withheld: a session that was announced may have come and gone before
 	// anything could report it, or is still to begin.
@@ -254,8 +254,8 @@ func waitingFor(policy Policy, state State, seen Observation, proven bool) Reaso
 }
 
 // thresholds returns how long the cluster must be idle before it sleeps, and before it hibernates; they differ if it
-// dozes first. After an unused wake it sleeps after a minute at most. A pod that lacks its requests since a doze has
-// waited long enough to be placed anew when the next doze is due.
+// dozes first. After an unused wake it sleeps after a minute at most. If only the pending growth of the requests
+// prevents a doze, the cluster hibernates instead, so that its next pod is scheduled anew.
 func (s State) thresholds(policy Policy, dozeBlockers []Reason) (sleeps, hibernates time.Duration) {
 	sleeps, hibernates = policy.Threshold, policy.Threshold
 	dozes := policy.Doze != 0 && len(dozeBlockers) == 0

@@ -20,14 +20,14 @@
 //
 // # Unused wakes
 //
-// A cluster that a connection woke sleeps again after a minute if, on every instance that has served since, no sample
-// has found a session and no event has reported one. Only who was there can prove that. If it was used, the threshold
-// applies. The threshold also applies if the cluster may have been used: after lost events, two minutes without a
-// successful sample, a restart of the sidecar, a change of the primary or the replacement of a pod, or if the server
-// had run for more than a minute before the first sample. While a session that the gateway has announced has not been
-// judged, nothing is proven. A sample that fails restarts the minute only, because the kernel reports sessions
-// meanwhile. PostgreSQL's start and the resuming of schedules come first, because nothing is decided before the Cluster
-// is healthy and its schedules are resumed.
+// A cluster that was woken, but not by a person or a request, sleeps again after a minute if, on every instance that
+// has served since, no sample has found a session and no event has reported one. Only a sidecar that has run since the
+// wake can prove that. If the cluster was used, the threshold applies. The threshold also applies if the cluster may
+// have been used: after lost events, two minutes without a successful sample, a restart of the sidecar, a change of the
+// primary or the replacement of a pod, or if the server had run for more than a minute before the first sample. While a
+// session that the gateway has announced has not been judged, nothing is proven. A sample that fails restarts the
+// minute only, because the kernel reports sessions meanwhile. PostgreSQL's start and the resuming of schedules come
+// first, because nothing is decided before the Cluster is healthy and its schedules are resumed.
 //
 // # Failures
 //

@@ -47,8 +47,8 @@ type Policy struct {
 	SleepRequested time.Time
 	// WakeRequested is when a wake was requested; zero if it was not, or too long ago.
 	WakeRequested time.Time
-	// Manual says that connections do not wake the cluster, OnWindow that a window of KeepAwake that opens does, OnObjects
-	// that an object does that only a running instance can apply, and OnBackup that a ScheduledBackup does that is due.
+	// Manual says that connections do not wake the cluster. OnWindow, OnObjects and OnBackup say that these do: a window
+	// of KeepAwake that opens, an object that only a running instance can apply, and a ScheduledBackup that is due.
 	Manual, OnWindow, OnObjects, OnBackup bool
 	// AcceptGateway says that PostgreSQL may see the gateway's address even if rules distinguish addresses.
 	AcceptGateway bool
@@ -57,7 +57,7 @@ type Policy struct {
 	// BackupMaxAge is how old the last completed Backup may become before the sleeping cluster is woken for one; zero: it
 	// is not woken for that.
 	BackupMaxAge time.Duration
-	// BackupAnyAge says that the annotation sets no such limit, so that the retention policy is none either.
+	// BackupAnyAge says that the annotation allows any age, so that the retention policy sets no limit either.
 	BackupAnyAge bool
 }
 
@@ -230,8 +230,8 @@ func ParseDefaults(annotations map[string]string, now time.Time) (map[string]str
 	return defaults, sorted(append(problems, others...))
 }
 
-// parse parses the annotations in force, of which some are the Cluster's own. A doze of its Namespace that is too long
-// for the Cluster's own threshold is none.
+// parse parses the effective annotations; own are those of the Cluster itself. A default doze-minutes that is not less
+// than the Cluster's threshold is ignored.
 func parse(annotations, own map[string]string, now time.Time) (Policy, []Problem) {
 	policy := Policy{Threshold: defaultThreshold, OnObjects: true}
 	var problems []Problem
@@ -365,7 +365,7 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 	return ""
 }
 
-// parseRequest parses the time of a request, and returns zero if that was too long ago. One in the future is one of
+// parseRequest parses the time of a request, and returns zero if that was too long ago. A time in the future counts as
 // now.
 func parseRequest(value string, now time.Time) (time.Time, bool) {
 	requested, err := time.Parse(time.RFC3339, value)

@@ -9,7 +9,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Thresholds are those at which is counted how a cluster would have slept, besides its own.
+// Thresholds returns the thresholds at which sleeps are counted, besides the cluster's own.
 func Thresholds() []time.Duration {
 	return []time.Duration{
 		5 * time.Minute, 15 * time.Minute, 30 * time.Minute,
@@ -106,8 +106,8 @@ func (w WhatIf) Asleep(until time.Time) WhatIf {
 	return w
 }
 
-// AfterWake returns the counts after the first sample since a wake, which takes long only for who has waited for it: a
-// client or a Backup. The time in between is not observed.
+// AfterWake returns the counts after the first sample since a wake. It records how long the wake took only if a client
+// or a Backup has waited for it. The time in between is not observed.
 func (w WhatIf) AfterWake(cause contract.Cause, at, now time.Time) WhatIf {
 	w = w.Asleep(earliest(at, now))
 	w.Woken = at
@@ -138,7 +138,7 @@ func (w *WhatIf) observe(reason Reason, lasted time.Duration) {
 	w.Observed, w.Awake = w.Observed+lasted, awake
 }
 
-// Report returns what is told of the counts; nil if there are none.
+// Report returns the counts for /activity and the metrics; nil if there are none.
 func (w WhatIf) Report() *contract.ReportedWhatIf {
 	if w.Decided.IsZero() {
 		return nil

@@ -142,7 +142,7 @@ func (w Window) around(now time.Time) []Opening {
 		}
 		begin, _ := w.at(day, w.From)
 		_, end := w.at(day, to)
-		if !now.Before(end) || !begin.Before(end) { // the second where clocks skip it
+		if !now.Before(end) || !begin.Before(end) { // over, or skipped when daylight saving time begins
 			continue
 		}
 		if found = append(found, Opening{Begin: begin, End: end}); now.Before(begin) {

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// pageSize is how many objects are read at once, as kubectl does: a namespace may hold thousands of Backups, and the
-	// sidecar must stay small. Each page is a request, of which the limiter lets fifty pass and then ten a second, while the
-	// answers of other instances are good for two seconds.
+	// pageSize is how many objects one request reads, as in kubectl: a namespace may hold thousands of Backups, and the
+	// sidecar must stay small. The rate limiter allows a burst of fifty requests and then ten a second, while the answers
+	// of other instances expire after two seconds.
 	pageSize = 500
 	// listTimeout bounds the reading of all pages.
 	listTimeout = 10 * time.Second

@@ -64,9 +64,9 @@ func (c *Client) apply(ctx context.Context, resource, name string, p patch, resu
 }
 
 // Hibernate turns hibernation on and records the reason and time, in one patch that fails with [ErrConflict] if the
-// Cluster has changed since the view. It returns the resulting Cluster. The counts for its next pod prevent no sleep:
-// once they may have been refused, they are left out, and an old value is removed if that is permitted. All patches
-// together end within callTimeout.
+// Cluster has changed since the view. It returns the resulting Cluster. The counts for its next pod must not prevent
+// sleep: if the API server may have refused them, the patch is repeated without them, and removes an old value if that
+// is permitted. All patches together take at most callTimeout.
 func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason, counts string) (View, error) {
 	on, since := "on", at.UTC().Format(time.RFC3339)
 	annotations := map[string]*string{
@@ -103,8 +103,8 @@ func contentRefused(err error) bool {
 }
 
 // Fence fences the instance so that the cluster dozes and records the time, in one patch that fails with [ErrConflict]
-// if the Cluster has changed since the view. It returns the resulting Cluster. A wake by hand leaves since when the
-// cluster was hibernated, which would be taken for the beginning of the doze.
+// if the Cluster has changed since the view. It returns the resulting Cluster. It also removes the time of the last
+// hibernation, which a wake by hand leaves and which would be taken for the beginning of the doze.
 func (c *Client) Fence(ctx context.Context, v View, at time.Time) (View, error) {
 	fence, since := contract.FencedInstancesAll, at.UTC().Format(time.RFC3339)
 	return c.annotate(ctx, v, map[string]*string{
@@ -142,8 +142,8 @@ func (c *Client) Annotate(ctx context.Context, v View, key string, value *string
 	return c.annotate(ctx, v, map[string]*string{key: value})
 }
 
-// extendingManager is the field manager of a time that the channel has made longer than another had set it. The channel
-// does not take that back, because theirs is in it.
+// extendingManager is the field manager of a keep-awake time with which the channel has extended that of another
+// manager. The channel does not remove such a time, because it includes the other manager's.
 const extendingManager = contract.FieldManager + "-extended"
 
 // KeepAwake sets the annotation keep-awake-until, or removes it if the value is nil, and returns the resulting Cluster.

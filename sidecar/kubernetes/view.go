@@ -34,8 +34,8 @@ type View struct {
 	WrittenAt time.Time
 	// Generation changes with the specification.
 	Generation int64
-	// Operator changes with the version of the operator, or of a plugin that it has loaded for the Cluster. It writes
-	// them before it looks at the instances, and so of a fenced one too.
+	// Operator changes with the version of the operator, or of another plugin that it has loaded for the Cluster. The
+	// operator writes these versions before it examines the instances, and so even if one is fenced.
 	Operator string
 	// Annotations are the object's annotations.
 	Annotations map[string]string
@@ -72,8 +72,8 @@ type View struct {
 	RestartFailed string
 	// Counts is what the sidecar counted before the last hibernation; empty if we have not written it.
 	Counts string
-	// ForeignMarks is set if what a doze leaves on the Cluster until it is over is there and not ours, as after an
-	// export of its YAML.
+	// ForeignMarks is set if annotations of a doze are on the Cluster and none of them is ours, as after its YAML was
+	// exported and applied again.
 	ForeignMarks bool
 	// FenceApplied is set if a person's manifest contains the fence, so that one of ours would count as theirs.
 	FenceApplied bool
@@ -98,10 +98,10 @@ func (v View) Before(other View) bool {
 	return err == nil && order < 0 && v.UID == other.UID
 }
 
-// Untouched reports whether hibernation is on but the operator has not yet deleted anything, as of this view. It adds
-// the condition before it deletes the first pod, but deletes that in the same reconciliation in which it changes the
-// reason from WaitingForHealthy, and writes that change only later (1.30: updateResourceStatus compares the status with
-// a copy that shares its conditions). So once the cluster is healthy it may have begun.
+// Untouched reports whether hibernation is on but the operator has not yet deleted anything, as of this view. The
+// operator adds the condition before it deletes the first pod. But it deletes that pod in the same reconciliation in
+// which it changes the reason from WaitingForHealthy, and writes the change only later (1.30: updateResourceStatus
+// compares the status with a copy that shares its conditions). So once the cluster is healthy it may have begun.
 func (v View) Untouched() bool {
 	return v.Hibernating && (v.Hibernation == "" || v.Hibernation == contract.HibernationWaitingForHealthy && !v.Healthy)
 }

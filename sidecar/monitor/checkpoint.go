@@ -28,8 +28,8 @@ type Checkpoint struct {
 	Started int64
 }
 
-// checkpointContent is the content of the file. Its times are nanoseconds since boot, which nobody sets, zero for none:
-// a step of the wall clock must not lengthen the idle time.
+// checkpointContent is the content of the file. Its times are nanoseconds since boot, zero for none, because a step of
+// the wall clock must not lengthen the idle time.
 type checkpointContent struct {
 	Version       int             `json:"version"`
 	Instance      string          `json:"instance"`
@@ -37,7 +37,7 @@ type checkpointContent struct {
 	SavedAt       int64           `json:"savedAt"`
 	IdleSince     int64           `json:"idleSince"`
 	EligibleSince int64           `json:"eligibleSince"`
-	SampledUntil  int64           `json:"lookedUntil"` // the key of the first release, since files outlive the program
+	SampledUntil  int64           `json:"lookedUntil"` // the key of the first release, because files outlive the program
 	LastActivity  int64           `json:"lastActivity"`
 	Ledger        activity.Ledger `json:"ledger"`
 	Started       int64           `json:"started"`

@@ -86,8 +86,9 @@ func (c *ClientAddrs) restarted(at time.Time) {
 	}
 }
 
-// sessionAwaited reports whether it has announced one that may be missed, or still to begin: once it is open, it counts
-// as connecting until a sample has it.
+// sessionAwaited reports whether the gateway has announced a session that no sample has found and whose end was not
+// reported. It may have been missed, or may still begin; once its connection is open, it counts as connecting until a
+// sample has it.
 func (c *ClientAddrs) sessionAwaited() bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

@@ -13,9 +13,9 @@ const (
 	// probeEvery is how often the server is asked whether it is shutting down while a session is open: an in-place restart
 	// waits for that session, and nothing else reveals the restart.
 	probeEvery = 2 * time.Second
-	// maximumTimeouts is after how many timeouts in a row the server counts as shutting down. A server that is so slow and
-	// does shut down waits for our sessions for about seven seconds: until the next probe, two pauses, and the last
-	// timeout; ten, if two samples fail meanwhile.
+	// maximumTimeouts is the number of consecutive timeouts after which the server counts as shutting down. If so slow a
+	// server does shut down, it waits for our sessions for about seven seconds: three probe intervals and the last
+	// timeout. If two samples fail meanwhile, it waits for ten.
 	maximumTimeouts = 3
 	// drainLasts is when a drain ends by itself if PostgreSQL still accepts sessions: the preStop hook ran, but the pod
 	// was not stopped.
@@ -32,8 +32,8 @@ func (m *Monitor) Probe(ctx context.Context) {
 	}
 }
 
-// probe reports whether sessions may be held, and closes them if not. What a closed control channel misses counts as
-// use before a sleep is decided, not only once it listens again.
+// probe reports whether sessions may be held, and closes them if not. Closing the control channel of a silent server
+// counts as use at once, because notifications are missed until it listens again.
 func (m *Monitor) probe(ctx context.Context) bool {
 	hold, silent := m.prober.mayHold(ctx)
 	if silent && m.channel.connected() {
@@ -54,9 +54,9 @@ type prober struct {
 	timeouts int       // how many times in a row it did not answer in time
 }
 
-// mayHold reports whether sessions may be held: the server accepts sessions, or has not timed out too often, else it is
-// silent. One timeout must not close the control channel: what it missed would count as use, so that a busy node would
-// keep its clusters awake.
+// mayHold reports whether sessions may be held: the server accepts sessions, or has not timed out too often. After too
+// many timeouts in a row, the server is silent. One timeout must not close the control channel: missed notifications
+// would count as use, so that a busy node would keep its clusters awake.
 func (p *prober) mayHold(ctx context.Context) (hold, silent bool) {
 	accepts, err := p.accepts(ctx)
 	if !errors.Is(err, postgres.ErrTimeout) {

@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	// pauseLasts is how long reception pauses after two uses within that interval: the server is known to be in use, and
-	// in a storm of logins one event a second is as good as a thousand. A single use is dated by its own event.
+	// pauseLasts is how long reception pauses after two uses within that interval. The server is then known to be in use,
+	// and a storm of logins must not wake this process thousands of times a second. A single use is dated by its own
+	// event.
 	pauseLasts = time.Second
 	// firstRetry and lastRetry limit the wait before a kernel that has not reported is tried again, which doubles each
 	// time. On a busy machine the report may only have been late.

@@ -46,9 +46,9 @@ type Server struct {
 	plaintextRefused atomic.Bool
 }
 
-// NewServer returns the server with a Unix socket for the port in that directory. addProbe is called with the local
-// address of every probe before its first byte is sent, and closed once the probe is; it may be nil if ShuttingDown is
-// never called.
+// NewServer returns the server with a Unix socket for the port in that directory. The server calls addProbe with the
+// local address of every probe before its first byte is sent, and the returned function once the probe is closed.
+// addProbe may be nil if ShuttingDown is never called.
 func NewServer(socketDirectory string, port uint16, addProbe func(local netip.AddrPort) (closed func())) *Server {
 	return &Server{
 		socketDirectory: socketDirectory, port: port, addProbe: addProbe, probeWithin: probeTimeout, answerWithin: sampleTimeout,

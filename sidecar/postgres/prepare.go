@@ -19,7 +19,7 @@ type preparation struct {
 	checkpoint time.Duration
 	// archived is how long the archiver may take until everything that was written is archived.
 	archived time.Duration
-	// slow is how long one WAL file may take of it: the shutdown writes one more, and waits for it.
+	// slow is how long the archiving of one WAL file may take, because the shutdown writes one more and waits for it.
 	slow time.Duration
 }
 
@@ -30,8 +30,9 @@ var preparing = preparation{answer: sampleTimeout, checkpoint: 20 * time.Second,
 const archivePoll = 100 * time.Millisecond
 
 // Prepare leaves little to do for a fast shutdown that follows soon: it runs a checkpoint, completes the WAL file in
-// use, and waits until the archiver has archived it. It returns what shows that the shutdown would nevertheless take
-// long, or "": then the shutdown has few buffers to write and one WAL file to archive. It takes half a minute at most.
+// use, and waits until the archiver has archived it. It returns why the shutdown would nevertheless take long, or "" if
+// it has only few buffers to write and one WAL file to archive. The checkpoint may take 20 seconds, and the archiver
+// 10.
 //
 // Its session is the superuser's and is closed at once when the context ends, so that it delays no other shutdown.
 func (s *Server) Prepare(ctx context.Context) (idle.Reason, error) {

@@ -12,10 +12,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
-// terminationTimeout bounds the statement that ends sessions, and the wait for its answer. If it is broken off, the
-// sessions that are left delay the shutdown by three minutes; on a busy node 32 of 50 were ended within three seconds.
-// With sampleTimeout for the connect it is shorter than the operator is given to begin the hibernation, because
-// the sidecar does nothing else meanwhile.
+// terminationTimeout bounds the statement that ends sessions, and the wait for its answer. If it expires, the remaining
+// sessions delay the shutdown by three minutes; a busy node ended 32 of 50 within three seconds. The sidecar does
+// nothing else meanwhile, so together with sampleTimeout for the connect it is shorter than the time in which the
+// operator must begin the hibernation.
 const terminationTimeout = 10 * time.Second
 
 // Terminator ends sessions of others. It is opened before hibernation is turned on, because no session can be opened
@@ -77,10 +77,10 @@ const (
 	stopPoll = 100 * time.Millisecond
 )
 
-// EndAtStop waits until PostgreSQL has begun to stop, so that nobody connects any more, and ends the sessions that
-// never count. It looks twice, because a client may have been logging in. A session that rests is left alone, because
-// it may have been used since it was judged. PostgreSQL waits for this session too, which is why it is closed at once
-// when it fails, or when the context ends.
+// EndAtStop waits until PostgreSQL has begun to stop and accepts no new sessions, and ends the sessions that never
+// count. It samples twice, because a client may have been logging in. It leaves idle sessions of clients alone, because
+// they may have been used since the sample. PostgreSQL also waits for the session that EndAtStop uses, so that one is
+// closed at once when an error occurs or the context ends.
 func (s *Server) EndAtStop(ctx context.Context, rules activity.Rules) (ended int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(s.answerWithin, stopWithin))
 	defer cancel()

@@ -18,8 +18,8 @@ func TrimMemory() error {
 }
 
 // TrimProgram unmaps the pages of this program's code and constants. Pages in use are mapped again from the page cache.
-// Pages needed only at startup or by a rare task are not: of an idle worker's 17.1 MiB of proportional memory, 5.7
-// (without an API server).
+// Pages needed only at startup or by a rare task stay unmapped: 5.7 MiB of an idle worker's 17.1 MiB of proportional
+// memory (without an API server).
 func TrimProgram() error {
 	executable, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -214,7 +214,8 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// collectWhatIf sends how an observed cluster would have slept. To Prometheus, each hibernation would begin new series.
+// collectWhatIf sends how an observed cluster would have slept. It omits other clusters, because each hibernation
+// replaces the pod and would begin new series in Prometheus.
 func (m *Metrics) collectWhatIf(metrics chan<- prometheus.Metric, status control.Status) {
 	r := status.WhatIf.Report()
 	if r == nil || !status.Policy.Observed {

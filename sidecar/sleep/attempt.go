@@ -21,7 +21,8 @@ func (s *step) advance(e Completed) {
 		s.abandon(e.Blocker)
 	case e.Action == WithdrawReadiness:
 		s.do(ReadCluster)
-	// The pod was not ready for a moment before this attempt, and may be in its Services again.
+	// The gateway has confirmed too early: the pod was briefly not ready before this attempt, and may be in its Services
+	// again.
 	case s.phase == LeavingServices && (!s.view.permits(true) || s.held()):
 		s.abandon(idle.ReasonUnknown)
 	case s.phase == LeavingServices && !s.handedOver():

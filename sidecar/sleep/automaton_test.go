@@ -98,8 +98,8 @@ type spoken interface {
 	activate()
 }
 
-// automaton is a model as one that accepts traces. Which of its worlds is the real one is not known: it goes from one set
-// of them to another. Worlds and sets are visited as far as traces lead there, and remembered.
+// automaton is a model that accepts traces. A trace may fit several worlds, so it steps from one set of worlds to the
+// next. It visits worlds and sets only where traces lead, and caches them.
 type automaton[W any, P replayable[W]] struct {
 	first  W // a cluster that has just been made
 	ids    map[key]int32

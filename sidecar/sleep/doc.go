@@ -72,7 +72,8 @@
 //
 // Hibernation is turned on only after the gateway has acknowledged the announcement and then, in this order, the
 // schedules were suspended, every sibling was sampled, the Backups were listed and the Cluster was read, and this
-// instance was sampled, and none of these found a blocker. A blocker found on the way ends the attempt.
+// instance was sampled, and none of these found a blocker. A blocker found on the way ends the attempt. For a cluster
+// that dozes, all that was done before the fence, and only the Backups are listed again.
 //
 // An attempt is undone in this order: the announcement is removed, then the schedules are resumed, once the pod is
 // ready; the next attempt waits for that. The patch that turns hibernation on requires the resourceVersion of a state

@@ -36,8 +36,8 @@ const (
 	stopped
 )
 
-// dozer is a cluster of one instance that may dose off: its Machine and the models of everything around it. It is a value. As in
-// [world], what matters only at the moment at which it is asked for is no part of it.
+// dozer is a cluster of one instance that may doze: its Machine and the models of everything around it. It is a value.
+// Like [world], it omits what matters only when it is queried.
 type dozer struct {
 	machine Machine
 	// The API server. mayDoze is the policy of the cluster.

@@ -233,7 +233,7 @@ func (w *dozer) visit() {
 	w.forget()
 }
 
-// engaged reports whether there is anything that is no case of the other world too.
+// engaged reports whether the model without dozes does not cover this state.
 func (w *dozer) engaged() bool {
 	return w.fence != unfenced || w.handover == holding || w.since || w.closed || w.late&Fence != 0
 }

@@ -47,7 +47,7 @@ func (w *dozer) resuming() {
 	}
 }
 
-// switching asserts what must hold when hibernation is turned on, which in here is only done while the cluster dozes.
+// switching asserts what must hold when hibernation is turned on, from a doze or without one.
 func (w *dozer) switching() {
 	switch {
 	case w.fence == ours:

@@ -110,7 +110,7 @@ func (e *exploration[W, P]) trace(id int32) string {
 	return strings.Join(lines, "\n")
 }
 
-// stuck is a state from which no fair moves lead to one to stay in; ok reports whether there is one.
+// stuck returns a state from which fair moves never lead to a settled one; ok reports whether there is one.
 func (e *exploration[W, P]) stuck() (id int32, ok bool) {
 	before := make([][]int32, len(e.ends))
 	begin := 0

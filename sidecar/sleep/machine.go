@@ -266,7 +266,7 @@ func (s *step) settle() {
 		s.enterUnready(Retracting, ReadCluster)
 	case v.Primary && (v.Announced != "" || v.DozeEnding || v.ForeignMarks):
 		s.enter(Retracting, RemoveAnnouncement)
-	// Without waiting for the standbys: meanwhile no backup is made.
+	// The schedules do not wait for the standbys, because no backup is made while they are suspended.
 	case s.resume != resumed && !s.resumeWaits && v.Primary && !v.NotReady:
 		s.enter(Resuming, Resume)
 	default:
@@ -399,8 +399,8 @@ func (s *step) completed(e Completed) {
 	}
 }
 
-// resumesOnceReady reports whether the schedules of the last attempt are resumed as soon as the pod is ready. A resume
-// that has failed holds up no attempt: suspending would fail alike, which is reported.
+// resumesOnceReady reports whether the schedules of the last attempt are resumed as soon as the pod is ready. A failed
+// resume does not delay an attempt: suspending would fail in the same way, and that is reported.
 func (m Machine) resumesOnceReady() bool { return m.resume == resumeFirst && !m.resumeWaits }
 
 // mustResume records that schedules may carry our mark.

@@ -54,9 +54,9 @@ type request struct {
 
 // world is the Machine and the models of everything around it. It is a value.
 //
-// What changes at any time, and matters only at the moment at which it is asked for, is no part of it: whether sessions are open,
-// whether a Backup runs and whether the cluster is healthy. Each answer is explored in place of that. A client that
-// the gateway holds changes nothing but what the gateway does next, which may happen at any time as well.
+// It omits what may change at any time and matters only when it is queried: whether sessions are open, whether a Backup
+// runs and whether the cluster is healthy. Every possible answer is explored instead. It also omits a client that the
+// gateway holds, which changes only what the gateway does next, and that may happen at any time as well.
 //
 // The Machine is that of one instance. While another one is the primary, its Machine is a model as well.
 type world struct {

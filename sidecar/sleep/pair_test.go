@@ -76,7 +76,7 @@ func (w *world) writesSchedules() bool {
 	return under&schedulePatches != 0
 }
 
-// maySuspend reports whether one is, or an announcement lasts for which there may be one.
+// maySuspend reports whether a patch of the schedules is on its way, or may follow for a pending announcement.
 func (w *world) maySuspend() bool {
 	return w.writesSchedules() || w.machine.phase >= Announcing && w.machine.phase <= AwaitingGateway
 }

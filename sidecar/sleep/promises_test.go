@@ -160,7 +160,7 @@ func (w *world) broken() string { return w.violation }
 // settled reports whether the state is one to stay in, in which a client is served or told.
 func (w *world) settled() bool {
 	if w.on {
-		return w.operator == gone // who comes wakes it, or is told that a person hibernated it
+		return w.operator == gone // a client wakes it, or is refused because a person hibernated it
 	}
 	resumes := w.primary && w.machine.resume != resumed
 	return w.alive() && w.machine.phase == Awake && !resumes && w.announced == "" && w.schedule == active

@@ -51,10 +51,11 @@ func (t Timer) String() string {
 
 const (
 	acknowledgementTimeout = 20 * time.Second
-	// expiryMargin is how long before the announcement's end TimerExpiry expires; at its end the gateway leaves.
+	// expiryMargin is how long before the announcement's end TimerExpiry expires. At its end, the gateway begins to route
+	// the Services back to the instance.
 	expiryMargin = 2 * time.Second
-	// holdingTimeout covers a second of the kubelet's readiness probe and the wait for the nodes, and leaves the rest
-	// of the announcement's lifetime for the last look.
+	// holdingTimeout covers the kubelet's readiness probe and the gateway's wait for the nodes, and leaves the rest of the
+	// announcement's lifetime for the last sample.
 	holdingTimeout = 15 * time.Second
 	heldDelay      = time.Second
 	// managerTimeout is how long an instance manager that obeys a fence takes to say so, and to stop an idle
