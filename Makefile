@@ -21,14 +21,15 @@ KIND ?= sigs.k8s.io/kind@v0.31.0
 KIND_NODE ?= kindest/node:v1.35.0@sha256:452d707d4862f52530247495d180205e029056831160e22870e37e3f6c1ac31f
 KIND_OPERATOR ?= 1.30.1
 FUZZTIME ?= 30s
-# What explores every state does so in one goroutine: the race detector would find nothing there, and takes it six times as long.
+# The tests that explore every state run in one goroutine: the race detector would find nothing, and slow them down
+# sixfold.
 EXPLORATION = ^TestMachine_everyReachableState
-# What is compiled for the unit tests in one checkout serves another.
+# With -trimpath, other checkouts reuse the packages that were compiled for the unit tests.
 UNITFLAGS = -trimpath
 SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce|Recall_everyShortSessionIsSeen|Recall_everySleepIsOnTime|Handover_refusesNobodyAtRandomMoments|OnlyUseCounts|TenantsStayApart|SamplesSleepAndWake|PreviewPlatform|Pools_stayConnectedAsleep)$$
 # Combinations OPERATOR/KUBERNETES/POSTGRESQL: every pair of two of their versions.
 MATRIX ?= 1.30.1/1.34.4/17 1.30.1/1.37.2/18 1.30.1/1.34.4/15 1.29.2/1.37.2/17 1.29.2/1.34.4/18 1.29.2/1.37.2/15
-# The end-to-end tests to run, as go test has it; none: all, or with CORE those that do not begin with whole.
+# The end-to-end tests to run, as a pattern of go test -run; empty: all, or with CORE those that do not call whole.
 RUN ?=
 CORE ?=
 MATRIXRUN ?= ^Test(OpenSessionKeepsAwake|ShortSessionsKeepAwake|OnlyUseCounts|ScheduledBackups|BesideAnotherPlugin|ControlChannel|SwitchoverAndFailover|WakeOnConnect|WakeThroughReplicas|ManyClientsAreOneWake|APersonsHibernation|Pooler|PluginComesAndGoes|PluginDown|UpgradeRestartsNothing|MinorUpgrade|InstancesAreLimited|OwnTokenSuffices|Doze_wakesInItsPodAndHibernatesLater|Doze_refusesAndCutsNobody|Doze_leavesAPersonsFence|Doze_endsWithItsPod|Doze_aPoolerLeadsToIt)$$

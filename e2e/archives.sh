@@ -1,5 +1,5 @@
 #!/bin/bash
-# Has krew install every archive in build/archives, and runs that of this machine, which must be of the version $1.
+# Installs every archive in build/archives with krew, and checks that the program for this machine reports version $1.
 set -euo pipefail
 cd "$(dirname "$0")/../build/archives"
 fail() { echo "archives: $*" >&2; exit 1; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the end-to-end tests of the pattern $1 on one cluster after another, each of other versions, and writes a row of what became of
-# them for each combination to the table of TABLE, if that is set. The other arguments are combinations OPERATOR/KUBERNETES/POSTGRESQL.
+# Runs the end-to-end tests that match $1 on one cluster after another, one for each combination OPERATOR/KUBERNETES/POSTGRESQL of the
+# other arguments. If TABLE names a page, it writes the results of each combination to a row of the table there.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 results=$PWD/build/matrix
@@ -17,12 +17,12 @@ flags() {
 	fi
 	echo "-operator ${versions[0]} -kubernetes ${versions[1]} -postgres ${versions[2]}"
 }
-# Versions that there are not are found before the first cluster is made.
+# Unknown versions must fail before the first cluster is made.
 for combination in "$@"; do
 	# shellcheck disable=SC2046
 	chosen=$(flags "$combination") && go -C e2e run ./cmd/cluster prepare $chosen || exit
 done
-# ended ACTION FILE has the names of the tests that ended so, but not of their parts: "0", or "2 (TestA, TestB)".
+# ended ACTION FILE prints the number and the names of the tests (not subtests) that ended so: "0", or "2 (TestA, TestB)".
 ended() {
 	sed -n "/\"Action\":\"$1\"/ s/.*\"Test\":\"\([^\"\/]*\)\".*/\1/p" "$2" | sort |
 		awk '{ names = names (NR > 1 ? ", " : " (") "`" $0 "`" } END { print NR names (NR ? ")" : "") }'

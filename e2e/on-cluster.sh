@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs a command on a cluster with the plugin. With KUBECONFIG set that cluster is used as it is, with images of TAG that it
-# can pull or has; otherwise one is made here for the command and removed afterwards. CLUSTERFLAGS choose what it is made of.
-# BESIDE has the names of networks, in each of which another such cluster is made. The command compiles outside the networks of the
-# clusters, because nothing leads out of those, and INSIDE runs what it has compiled there. The cluster has two nodes if RUN
-# chooses a test that needs two.
+# Runs a command on a cluster with the plugin: on that of KUBECONFIG, if it is set, with images of TAG that the cluster
+# has or can pull, and otherwise on a cluster that is made here for the command, with the versions of CLUSTERFLAGS, and
+# removed afterwards. BESIDE names networks, each of which gets another such cluster. The command compiles outside the
+# networks, which have no route out, and runs what it has compiled inside, by INSIDE. The cluster has two nodes if RUN
+# selects a test that needs two.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export TAG=${TAG:-dev} REGISTRY=${REGISTRY:-localhost}
@@ -20,7 +20,7 @@ fi
 mkdir -p build
 go -C e2e build -o ../build/cluster ./cmd/cluster
 cluster() { (cd e2e && ../build/cluster "$@"); }
-# What beside calls for the network NETWORK concerns the cluster there.
+# beside COMMAND runs the command for the cluster of every network in BESIDE, all at the same time.
 beside() {
 	local processes=() network process failed=0
 	for network in ${BESIDE:-}; do

@@ -23,7 +23,7 @@ NEXT_TAG) # the same sources, whose programs say another version
 	cluster load ../build/next/plugin.tar ../build/next/sidecar.tar
 	echo "$TAG-next"
 	;;
-NEXT_POSTGRES_IMAGE) # another name for the same files is as good as a minor upgrade: the operator replaces the instances
+NEXT_POSTGRES_IMAGE) # for a new name of the same image the operator replaces the instances, as in a minor upgrade
 	cluster tag "$POSTGRES_IMAGE" "$POSTGRES_IMAGE-1"
 	echo "$POSTGRES_IMAGE-1"
 	;;

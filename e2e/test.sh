@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Runs the end-to-end tests as go test -json prints them. Some disturb everybody, and so run one after another. Some have to be alone; they take half the time of the others, so that the tests of the doze follow them on their cluster.
-# With clusters in the networks "turns" and "alone" (BESIDE) all run at once, otherwise on the cluster of KUBECONFIG one after another.
-# RUN chooses tests, and CORE leaves out those that begin with whole: either run on one cluster.
+# Runs the end-to-end tests, and prints the events of go test -json. Tests that disturb all others run one after another. Tests that must
+# be alone take half as long, so the tests of the doze follow them on their cluster. With clusters in the networks "turns" and "alone"
+# (BESIDE) these groups run at the same time; otherwise all tests share one cluster. RUN chooses tests, and CORE leaves out those that
+# begin with whole: either way they share one cluster.
 set -uo pipefail
 cd "$(dirname "$0")"
 mkdir -p ../build/e2e
 go test -c -o ../build/e2e/tests ./tests || exit
-# What begins with a function, as a pattern of tests.
+# beginning FUNCTION prints a pattern for the tests that begin with a call of the function.
 beginning() { echo "^($(sed -n "/^func Test/h; /:= $1(t)/{ x; s/func \(Test[A-Za-z0-9_]*\).*/\1/p; }" tests/*_test.go | paste -sd'|'))\$"; }
 # tests NETWORK FLAG... is the command for tests on the cluster of a network. It leaves the shell in their folder.
 tests() {

@@ -1,4 +1,4 @@
-// Package alertmanager runs a real Alertmanager with the part of a configuration that is shipped, and looks what it makes of alerts.
+// Package alertmanager runs a real Alertmanager with the configuration that this project ships, and reports which alerts it inhibits.
 package alertmanager
 
 import (
@@ -22,7 +22,7 @@ import (
 // toStart bounds the start of the process.
 const toStart = 2 * time.Minute
 
-// configuration is what a test adds to what is shipped, and what is shipped must consist of.
+// configuration has the fields that the shipped part of Alertmanager's configuration may have, and to which a test adds.
 type configuration struct {
 	Route struct {
 		Receiver string   `json:"receiver"`
@@ -33,7 +33,7 @@ type configuration struct {
 	InhibitRules []any            `json:"inhibit_rules"`
 }
 
-// Alertmanager is a process of this machine, which tells nobody.
+// Alertmanager is a process on this machine that sends no notifications.
 type Alertmanager struct {
 	// Address is the host and port that Prometheus sends alerts to.
 	Address string
@@ -133,7 +133,7 @@ type State struct {
 	Inhibited bool
 }
 
-// Told says that people are told of the alert.
+// Told reports whether the receiver "people" is notified of the alert.
 func (s State) Told() bool { return !s.Inhibited && slices.Contains(s.To, "people") }
 
 // States are those of all alerts.
@@ -161,8 +161,8 @@ func (a *Alertmanager) States(ctx context.Context) ([]State, error) {
 	return states, nil
 }
 
-// Await asks for the states until they are as wanted, since what one alert holds back is known a moment after it has come. It returns
-// the last ones, and no error if they are not as wanted in time.
+// Await polls the states until wanted accepts them, because Alertmanager inhibits an alert a moment after it has arrived. It returns the
+// last states, and no error if wanted never accepts them.
 func (a *Alertmanager) Await(ctx context.Context, within time.Duration, wanted func([]State) bool) ([]State, error) {
 	for deadline := time.Now().Add(within); ; time.Sleep(50 * time.Millisecond) {
 		states, err := a.States(ctx) // fails once the context has ended

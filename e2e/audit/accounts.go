@@ -56,8 +56,8 @@ func spared(rules []rbacv1.PolicyRule) map[Call]string {
 	return calls
 }
 
-// named reports whether a request is of the plugin's program with a service account of the operator's namespace. A test tries
-// with the plugin's token what must be refused.
+// named reports whether the plugin's program made a request with a service account of the operator's namespace. Tests also use the
+// plugin's token, for requests that must be refused.
 func named(account string) func(Request) bool {
 	user := users + Namespace + ":" + account
 	return func(r Request) bool { return r.User == user && strings.HasPrefix(r.Agent, pluginAgent) }

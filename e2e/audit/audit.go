@@ -2,7 +2,7 @@
 // never used is one too many, and a refused request one too few. It reads the API server's audit log, in which the policy of
 // the harness has every request of these accounts.
 //
-// From the same log it makes traces: what happened to each Cluster, for the models of sidecar/sleep to be held to.
+// From the same log it makes traces of what happened to each Cluster, against which sidecar/sleep checks its models.
 package audit
 
 import (

@@ -20,12 +20,12 @@ type Account struct {
 	Grants []rbacv1.PolicyRule
 	// Spared are the calls that a run need not make, each with the reason.
 	Spared map[Call]string
-	// Passing says that its rights come and go, with the clusters or with an installation: it may be refused for a while what it
-	// may do otherwise.
+	// Passing says that its rights come and go with clusters or an installation, so that requests may be refused before a right exists or
+	// after it is gone.
 	Passing bool
 }
 
-// Finding is what one account's rights and requests have to do with each other.
+// Finding is the result of comparing one account's rights with its requests.
 type Finding struct {
 	Account string
 	// Requests is how many it made.

@@ -43,7 +43,7 @@ type record struct {
 // took reports whether the request took effect.
 func (r *record) took() bool { return r.code >= http.StatusOK && r.code < http.StatusMultipleChoices }
 
-// unanswered reports whether the API server itself does not know what came of the request.
+// unanswered reports whether the API server failed, so that the request may or may not have taken effect.
 func (r *record) unanswered() bool { return r.code >= http.StatusInternalServerError }
 
 // mentions reports whether the request says something of an annotation or a field.

@@ -16,10 +16,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// gatewaySlices is the label of the gateway's EndpointSlices.
+// gatewaySlices is the managed-by label value of the gateway's EndpointSlices.
 const gatewaySlices = "scale-to-zero.cnpg-i.io"
 
-var errInBetween = errors.New("the gateway stands before an awake cluster")
+var errInBetween = errors.New("the gateway has EndpointSlices for an awake cluster")
 
 // awake compares transactions a second through the -rw Service, from a pod beside the clusters and over TLS, and demands that
 // nothing of ours stands in between.

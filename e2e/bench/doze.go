@@ -20,11 +20,10 @@ const (
 	settles = 3 * time.Second
 )
 
-// dozes compares the first query of a client over TLS: of a cluster of the stock operator that is always awake, of some that doze, of
-// one that hibernates, and of that of the stock operator, which a person wakes from its own hibernation while a client tries again and
-// again. Several clusters fall asleep at once
-// and are asked one after the other, each beside the one that is always awake, and nothing else wakes or falls asleep meanwhile. In
-// the first rounds the two others, which take long, are asked before.
+// dozes measures a client's first query over TLS: to a cluster of the stock operator that is always awake, to clusters that doze, to one
+// that hibernates, and to one of the stock operator that a person wakes from its own hibernation while the client retries. The dozing
+// clusters fall asleep together and are queried in turn, each beside the one that is always awake; nothing else wakes or falls asleep
+// meanwhile. In the first rounds the two others, which take long, are queried before.
 func dozes(ctx context.Context, kube *scenario.Kubernetes, namespace string, hibernating, stock *cnpgv1.Cluster, much amounts) error {
 	dozing, err := several(ctx, kube, namespace, "dozing", min(max(much.dozers, 1), much.dozes), dozesAfter)
 	if err != nil {

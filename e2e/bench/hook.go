@@ -137,7 +137,7 @@ func hookRequests(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Clus
 	return requests, nil
 }
 
-// pluginEndpoint is where the plugin serves and how one proves oneself there, found as the operator finds it: by the
+// pluginEndpoint returns the plugin's address and the TLS configuration of its client, found as the operator finds them: by the
 // annotations of its Service.
 func pluginEndpoint(ctx context.Context, kube *scenario.Kubernetes) (string, *tls.Config, error) {
 	var service corev1.Service

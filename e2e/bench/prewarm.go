@@ -18,7 +18,7 @@ import (
 const (
 	// scale is pgbench's, in units of 100,000 rows: 60 take about 900 MB, nearly all of the shared buffers.
 	scale = 60
-	// full is what share of the rate of before counts as that rate, as the median of window seconds.
+	// full is the share of the earlier rate that counts as recovered, by the median of window seconds.
 	full, window = 0.9, 5
 	// dozesAfter is the shortest time after which a cluster dozes, in minutes.
 	dozesAfter = "0.5"

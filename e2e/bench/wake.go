@@ -18,7 +18,7 @@ import (
 const (
 	// soon is a threshold of three seconds, in minutes.
 	soon = "0.05"
-	// toAnswer is after how long a client that was not answered is taken to hang.
+	// toAnswer is how long a client may wait before it counts as hanging.
 	toAnswer = 30 * time.Second
 )
 
@@ -68,8 +68,8 @@ func fallAsleep(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluste
 	return kube.Annotate(ctx, c, scenario.InactivityMinutes, &long)
 }
 
-// patience is for how long a client waits that is woken for, and one that must try again and again: with kube-proxy's iptables
-// mode a connection hangs that begins at the moment at which a Service gets its first endpoint.
+// patience is how long a client waits for an answer, by whether its connection wakes the cluster. One that must retry gives up soon: with
+// kube-proxy's iptables mode, a connection hangs that begins just as a Service gets its first endpoint.
 var patience = map[bool]time.Duration{true: toAnswer, false: time.Second}
 
 // answer connects and runs a query.

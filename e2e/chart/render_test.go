@@ -132,7 +132,7 @@ func kustomized(t *testing.T, kustomization string) map[string]unstructured.Unst
 	return objects(t, got)
 }
 
-// same holds the chart's objects against those of kustomize.
+// same compares the chart's objects with those of kustomize.
 func same(t *testing.T, chart, kustomize map[string]unstructured.Unstructured) {
 	t.Helper()
 	if names := cmp.Diff(slices.Sorted(maps.Keys(kustomize)), slices.Sorted(maps.Keys(chart))); names != "" {
@@ -162,7 +162,7 @@ var anyOrder = cmpopts.SortSlices(func(a, b any) bool {
 	return name(a) < name(b)
 })
 
-// plain is an object as YAML has it: a number is a number, however it came there.
+// plain converts an object to what its YAML decodes to, so that equal numbers have the same type.
 func plain(t *testing.T, object unstructured.Unstructured) map[string]any {
 	t.Helper()
 	body, err := yaml.Marshal(object.Object)

@@ -9,7 +9,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Before anything is removed, the plugin's program says whether it can be, with the account that may see it.
+// Before Helm removes anything, a hook has the plugin's program check that no cluster lists the plugin, with an account that may list
+// Clusters.
 func TestRender_asksBeforeItIsUninstalled(t *testing.T) {
 	t.Parallel()
 	loaded, err := Load(directory)

@@ -147,8 +147,7 @@ func agree(t *testing.T, path string, values map[string]any, schema object) {
 	}
 }
 
-// Every value of the container reaches it.
-// In the operator's pod the plugin gets by the patch what it gets by the chart's Deployment otherwise.
+// In the operator's pod the patch gives the plugin what otherwise the chart's Deployment gives it.
 func TestValues_reachThePluginInTheOperatorsPod(t *testing.T) {
 	t.Parallel()
 	patch := notes(t, set(t, `operatorSocket.enabled=true`, `operatorSocket.serviceAccountName="cnpg-manager"`, `goMemoryLimit="150MiB"`,

@@ -15,7 +15,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/audit"
 )
 
-// ErrAudit says that rights and requests do not fit together; the report says where.
+// ErrAudit says that the rights of the project's accounts differ from those that they use; the report shows where.
 var ErrAudit = errors.New("the rights of the project's accounts are not those that they use")
 
 // auditLog is written by the API server.

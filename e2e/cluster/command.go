@@ -29,8 +29,8 @@ func doWith(ctx context.Context, input, name string, arguments ...string) (strin
 	return out.String(), nil
 }
 
-// until tries again and again until the function succeeds, a component has ended, or the time is over; its last error that
-// was not for want of time says why.
+// until calls the function until it succeeds, a component has ended, or the time is over. The error names the last failure that was not
+// the timeout itself.
 func until(ctx context.Context, what string, within time.Duration, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

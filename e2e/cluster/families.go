@@ -42,7 +42,7 @@ const (
 	DualStack Families = "dual" // IPv4 first
 )
 
-// Check says which families there are if these are others.
+// Check returns an error that names the known families if this is not one of them.
 func (f Families) Check() error {
 	if f != IPv4 && f != DualStack {
 		return fmt.Errorf("IP family %q: it must be %s or %s", string(f), IPv4, DualStack)

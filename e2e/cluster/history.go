@@ -12,7 +12,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/audit"
 )
 
-// ErrLeftOut says that more traces were left out than may be: the models are not held to what happened to those Clusters.
+// ErrLeftOut says that too many traces were left out: nothing checks the models against what happened to those Clusters.
 var ErrLeftOut = errors.New("more traces were left out than may be")
 
 // mayBeLeftOut is how many traces may be left out of each test, by the name that its namespaces begin with. Clusters that tests borrow

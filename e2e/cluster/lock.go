@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// lockFile is one for each network, because the addresses and links of a cluster are the network's. It is locked while `up` or
-// `down` works, and tells between them where the running cluster is. A restart of the machine removes it.
+// lockFile is one file for each network, because a cluster's addresses and links belong to its network. `up` and `down` lock it while
+// they work, and keep the run folder of the running cluster in it. A restart of the machine removes it.
 func (l Layout) lockFile() string { return "/run/cnpg-i-scale-to-zero" + l.Network }
 
 // ErrBusy says that another `up` or `down` is at work.

@@ -28,7 +28,7 @@ func (l Layout) makeNetwork(ctx context.Context) error {
 	return err
 }
 
-// deleteNetwork removes it; the kernel does so as soon as no process is in it.
+// deleteNetwork removes the name of the network; the kernel removes the network once no process is in it.
 func (l Layout) deleteNetwork(ctx context.Context) error {
 	if !l.hasNetwork() {
 		return nil
@@ -81,8 +81,8 @@ func (l Layout) BecomeKubectl(arguments []string) error {
 	return l.Become(l.kubernetes(), append([]string{"kubectl"}, arguments...)...)
 }
 
-// Become replaces this process by a program that runs where the cluster's addresses lead to it, with its KUBECONFIG; it returns
-// only on failure. Enter comes before.
+// Become replaces this process with a program that has the cluster's KUBECONFIG; it returns only on failure. Call Enter first, or the
+// program cannot reach the cluster.
 func (l Layout) Become(program string, arguments ...string) error {
 	if err := l.exists(); err != nil {
 		return err

@@ -65,8 +65,8 @@ func makeDevices(root string) error {
 	return nil
 }
 
-// linkPrograms puts PostgreSQL's programs on the PATH, since Debian has them in a directory of the major version, and PgBouncer
-// where CloudNativePG runs it.
+// linkPrograms puts PostgreSQL's programs on the PATH, because Debian has them in a directory of the major version, and PgBouncer where
+// CloudNativePG runs it.
 func linkPrograms(root, major string) error {
 	directory := filepath.Join("usr/lib/postgresql", major, "bin")
 	programs, err := os.ReadDir(filepath.Join(root, directory))

@@ -15,8 +15,8 @@ import (
 // errEnded says that a component ended by itself.
 var errEnded = errors.New("ended by itself")
 
-// ours tells whether a process has the run folder in its command line: a recorded number may be another's by now. A zombie has
-// no command line any more.
+// ours reports whether the command line of a process contains the run folder: another process may have got a recorded process ID. A
+// zombie has no command line.
 func (l Layout) ours(pid int) bool {
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err == nil && strings.Contains(string(cmdline), l.Run+"/")
@@ -98,7 +98,7 @@ func (l Layout) processes() []int {
 	return pids
 }
 
-// zombie tells whether a process has ended, be it that its parent has not asked for its result yet.
+// zombie reports whether a process has ended, even if its parent has not yet waited for it.
 func zombie(pid int) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(status), ") Z ")

@@ -27,7 +27,7 @@ var secondIPv4 = addressing{
 	pods: "10.244.1.0/24", services: ipv4.services, anywhere: ipv4.anywhere,
 }
 
-// second is where the second node has what the first has in the layout itself.
+// second returns the layout of the second node.
 func (l Layout) second() Layout {
 	l.Run, l.Network = l.run("second"), l.Network+"2"
 	return l
@@ -79,13 +79,14 @@ func (l Layout) beginSecond(ctx context.Context, options Options) error {
 	return err
 }
 
-// configureSecond is configure for the second node. Each kubelet removes logs of pods that it does not know.
+// configureSecond is configure for the second node. It has its own log folder, because each kubelet removes logs of pods that it does not
+// know.
 func (l Layout) configureSecond(logs, proxyMode string) error {
 	return l.configureNode(filepath.Join(logs, "second"), SecondNode, []addressing{secondIPv4}, proxyMode,
 		"containerd.toml", "cni.conflist", "kubelet.yaml", "proxy.yaml")
 }
 
-// there is a component in the network of the second node.
+// there returns a component that runs a program in the network namespace of the second node.
 func (l Layout) there(name, program string, arguments ...string) component {
 	return component{name + "-second", "nsenter", append([]string{"--net=" + namespaces + l.own(), program}, arguments...)}
 }
@@ -112,8 +113,7 @@ func (l Layout) keepOperator(ctx context.Context) error {
 	return err
 }
 
-// CutSecondNode takes the second node's cable out, as when the node loses its power for everybody else. The function returned
-// puts it back.
+// CutSecondNode sets the link of the second node down, as if the node had lost its power. The function returned sets it up again.
 func (l Layout) CutSecondNode(ctx context.Context) (restore func() error, err error) {
 	if err := l.hasSecond(); err != nil {
 		return nil, err

@@ -24,8 +24,8 @@ type Options struct {
 	Nodes int
 }
 
-// Up makes the cluster and returns when the operator answers. If it does not come about, what was made is taken down. It prepares
-// outside the network of the cluster, because nothing leads out of that, and then moves this process into it, as Enter does.
+// Up makes the cluster and returns when the operator answers; if it fails, it removes what it made. It builds outside the network of the
+// cluster, which has no way out, and then moves this process into it, as Enter does.
 func (l Layout) Up(ctx context.Context, progress *Progress, options Options) (err error) {
 	if options.ProxyMode != "iptables" && options.ProxyMode != "nftables" {
 		return fmt.Errorf("proxy mode %q: it must be iptables or nftables", options.ProxyMode)

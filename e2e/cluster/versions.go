@@ -31,7 +31,7 @@ func Usual() Versions {
 	return Versions{Kubernetes: kubernetesVersions[0], Operator: operatorVersions[0], Postgres: postgresVersions[0]}
 }
 
-// Check says of every version that there is not which ones there are.
+// Check returns an error that names, for each unknown version, the known ones.
 func (v Versions) Check() error {
 	var problems []error
 	for _, chosen := range []struct {
@@ -60,7 +60,7 @@ type module struct {
 // operatorPath is the path of the operator's module.
 const operatorPath = "github.com/cloudnative-pg/cloudnative-pg"
 
-// module is the only one of the name.
+// module returns the module of that name with its usual go.mod.
 func (l Layout) module(name string) module {
 	return module{directory: filepath.Join(l.Source, "build", name), file: "go.mod"}
 }

@@ -29,7 +29,7 @@ type Config struct {
 	WorkingDir string   `json:"WorkingDir,omitempty"`
 }
 
-// image is the configuration object of an image (the OCI image specification, which containerd reads of both formats).
+// image is the configuration object of an image (OCI image specification), which containerd also reads in docker-archive tarballs.
 type image struct {
 	Architecture string    `json:"architecture"`
 	OS           string    `json:"os"`

@@ -77,7 +77,7 @@ func write(t *testing.T, layers ...Layer) []byte {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(directory); err != nil || len(left) != 1 {
-		t.Errorf("beside the image there is something left: %v, %v", left, err)
+		t.Errorf("the directory of the image has other files too: %v, %v", left, err)
 	}
 	return content
 }

@@ -25,7 +25,7 @@ var (
 	operator = regexp.MustCompile(`https://raw\.githubusercontent\.com/cloudnative-pg/\S+/cnpg-\S+\.yaml`)
 )
 
-// documented are a page's kustomizations, rendered with what this repository has in place of what they name of it.
+// documented returns a page's kustomizations, rendered with this repository's files in place of the published ones that they name.
 func documented(t *testing.T, page string) []string {
 	t.Helper()
 	body, err := os.ReadFile(page)

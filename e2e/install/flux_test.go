@@ -8,7 +8,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Flux replaces ${name} in all that it applies, by nothing if it knows no such name. Who has that for another reader says so.
+// Flux replaces every ${name} in what it applies, with nothing if it does not know the name. An object that needs such text for another
+// reader must turn that off.
 func TestFluxSubstitutesNothing(t *testing.T) {
 	t.Parallel()
 	rendered := []string{with(t, "cert-manager"), with(t, "monitoring"), with(t, "network-policy"), with(t, "policies"), with(t, "self-provisioned-certificates")}

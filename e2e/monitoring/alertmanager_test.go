@@ -15,8 +15,8 @@ import (
 // alertmanagerFile is what users merge into their Alertmanager's configuration.
 const alertmanagerFile = root + "/manifests/components/monitoring/alertmanager.yaml"
 
-// TestAlertmanager_holdsBackWhatASleepExplains gives a real Alertmanager, with what is shipped, the alerts that promtool has shown
-// to fire at a time, and looks which of them it tells people of.
+// TestAlertmanager_holdsBackWhatASleepExplains sends the alerts that promtool expects at a time to a real Alertmanager with the shipped
+// configuration, and checks of which it notifies people.
 func TestAlertmanager_holdsBackWhatASleepExplains(t *testing.T) {
 	t.Parallel()
 	program := os.Getenv("ALERTMANAGER")
@@ -150,6 +150,6 @@ func tells(t *testing.T, program string, firing []map[string]string, want []stri
 		t.Fatal(err)
 	}
 	if got := told(states); len(states) != len(firing) || !slices.Equal(got, want) {
-		t.Errorf("of %d alerts people are told of %v, want %v", len(states), got, want)
+		t.Errorf("Alertmanager has %d alerts and notifies people of %v, want %v", len(states), got, want)
 	}
 }

@@ -26,8 +26,8 @@ import (
 
 const dashboardFile = root + "/manifests/components/monitoring/dashboard.json"
 
-// TestDashboard_holds reads the dashboard with the types that Grafana publishes, holds each panel and variable to what all of
-// them have alike, and each query to the series that are exported; and it shows that each kind of mistake is found.
+// TestDashboard_holds reads the dashboard with Grafana's published types, and checks every panel and variable against the conventions and
+// every query against the exported series. It also shows that it finds each kind of mistake.
 func TestDashboard_holds(t *testing.T) {
 	t.Parallel()
 	body, err := os.ReadFile(dashboardFile)
@@ -104,8 +104,7 @@ func faults(body []byte, families map[string]*family) []error {
 	return found
 }
 
-// register tells Grafana's types of the kinds of panels and queries that the dashboard has; what is not registered would be
-// taken as it is.
+// register registers the dashboard's kinds of panels and queries with Grafana's types, which do not check those that are not registered.
 var register = sync.OnceFunc(func() {
 	runtime := cog.NewRuntime()
 	runtime.RegisterDataqueryVariant(prometheus.VariantConfig())

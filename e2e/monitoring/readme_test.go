@@ -56,7 +56,8 @@ func TestThePageListsTheMetrics(t *testing.T) { // it may write the file that ot
 	hold(t, metricsPage, "## Values of labels", values(sidecarPages(t), pluginPages(t)))
 }
 
-// TestEveryAlertHasARunbook has every alert in the table of the runbooks, and each runbook say the same four things in the same order.
+// TestEveryAlertHasARunbook checks that the table of the runbooks lists every alert, and that each runbook has the sections Impact,
+// Diagnose and Fix, and Mitigate if the alert is critical.
 func TestEveryAlertHasARunbook(t *testing.T) { // it may write the file that others read
 	want := "| alert | severity | after |\n|---|---|---|\n"
 	for _, alert := range alerts(t) {
@@ -83,7 +84,7 @@ func TestEveryAlertHasARunbook(t *testing.T) { // it may write the file that oth
 	hold(t, filepath.Join(runbooks, "README.md"), "# Alerts", want)
 }
 
-// hold holds the first table under a heading of a page against what it should be; with -update it writes it.
+// hold compares the first table under a heading of a page with the wanted one; with -update it writes that.
 func hold(t *testing.T, page, heading, want string) {
 	t.Helper()
 	body, err := os.ReadFile(page)

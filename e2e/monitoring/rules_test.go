@@ -51,7 +51,7 @@ func TestEveryAlertSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestRules_keepTheKubernetesCluster looks that no rule puts together what different Kubernetes clusters say.
+// TestRules_keepTheKubernetesCluster checks that no rule combines series of different Kubernetes clusters.
 func TestRules_keepTheKubernetesCluster(t *testing.T) {
 	t.Parallel()
 	s := shipped(t)
@@ -64,11 +64,11 @@ func TestRules_keepTheKubernetesCluster(t *testing.T) {
 			switch n := node.(type) {
 			case *parser.AggregateExpr:
 				if !slices.Contains(n.Grouping, kubernetesCluster) {
-					t.Errorf("%s%s does not keep it: %s", rule.Alert, rule.Record, n)
+					t.Errorf("%s%s does not keep the label k8s_cluster: %s", rule.Alert, rule.Record, n)
 				}
 			case *parser.BinaryExpr:
 				if m := n.VectorMatching; m != nil && m.On && len(m.MatchingLabels) != 0 && !slices.Contains(m.MatchingLabels, kubernetesCluster) {
-					t.Errorf("%s%s does not match by it: %s", rule.Alert, rule.Record, n)
+					t.Errorf("%s%s does not match by the label k8s_cluster: %s", rule.Alert, rule.Record, n)
 				}
 			}
 			return nil
@@ -84,14 +84,14 @@ func counted(alert monitoringv1.Rule) string {
 	return alert.Alert
 }
 
-// TestRules_measureNoDurationOfWhatTakesTurns looks that no alert whose condition must hold for a time puts clusters together: the
-// series of such an aggregate stays while one cluster follows another.
+// TestRules_measureNoDurationOfWhatTakesTurns checks that no alert with a duration aggregates over clusters: the series of such an
+// aggregate continues while one cluster follows another.
 func TestRules_measureNoDurationOfWhatTakesTurns(t *testing.T) {
 	t.Parallel()
 	families := available(t)
 	for _, alert := range alerts(t) {
 		if alert.For != nil && takesTurns(t, alert.Expr.String(), families) {
-			t.Errorf("%s measures a duration of clusters that take turns: have an alert of each cluster, and count ALERTS", alert.Alert)
+			t.Errorf("%s has a duration and aggregates over clusters: write an alert for each cluster, and count ALERTS", alert.Alert)
 		}
 	}
 	for expression, want := range map[string]bool{
@@ -130,7 +130,7 @@ func takesTurns(t *testing.T, text string, families map[string]*family) bool {
 	return aggregates && ofClusters && !slices.Contains(outermost(expression), "cluster")
 }
 
-// TestCriticalAlerts_areOneForACause looks that no critical alert is one for each database.
+// TestCriticalAlerts_areOneForACause checks that no critical alert fires once for each cluster.
 func TestCriticalAlerts_areOneForACause(t *testing.T) {
 	t.Parallel()
 	for _, alert := range alerts(t) {
@@ -142,7 +142,7 @@ func TestCriticalAlerts_areOneForACause(t *testing.T) {
 			t.Fatal(err)
 		}
 		if kept := outermost(expression); slices.Contains(kept, "cluster") || slices.Contains(kept, "namespace") {
-			t.Errorf("%s is one for each of %v", alert.Alert, kept)
+			t.Errorf("%s fires once for each of %v", alert.Alert, kept)
 		}
 	}
 }
@@ -258,8 +258,7 @@ type unitTests struct {
 	} `json:"tests"`
 }
 
-// TestEveryAlertIsTestedBothWays looks that the tests for promtool have each alert fire and be silent, on series that are
-// exported.
+// TestEveryAlertIsTestedBothWays checks that promtool's tests make each alert fire and stay silent, with exported series only.
 func TestEveryAlertIsTestedBothWays(t *testing.T) {
 	t.Parallel()
 	fires, silent, families := map[string]bool{}, map[string]bool{}, available(t)

@@ -45,7 +45,7 @@ type Monitor struct {
 }
 
 // errEndpoints says that a monitor is another one than these tests understand.
-var errEndpoints = errors.New("it has not one endpoint with a port's name")
+var errEndpoints = errors.New("it must have exactly one endpoint, with the name of a port")
 
 // OfPods is a PodMonitor.
 func OfPods(m *monitoringv1.PodMonitor) (Monitor, error) {

@@ -1,5 +1,5 @@
-// Package monitoring reads what manifests/components/monitoring ships. Its tests hold the dashboard, the alerts and
-// docs/reference/metrics.md against what the two programs export.
+// Package monitoring reads what manifests/components/monitoring ships. Its tests compare the dashboard, the alerts and
+// docs/reference/metrics.md with what the two programs export.
 package monitoring
 
 import (

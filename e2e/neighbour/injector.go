@@ -19,7 +19,7 @@ const containerName = "neighbour"
 type injector struct {
 	lifecycle.UnimplementedOperatorLifecycleServer
 	name, image string
-	// replaces has it make its sidecar anew where there is one, and not leave that; unprobed gives the sidecar no startup probe.
+	// replaces makes it replace a sidecar that the pod already has; unprobed omits the sidecar's startup probe.
 	replaces, unprobed bool
 }
 

@@ -1,7 +1,7 @@
-// Command neighbour is a second plugin, for tests: one of the kind that archives WAL and takes backups, made like those that
-// people run beside ours. `neighbour operator` serves the operator and injects the sidecar as an init container that stays;
-// `neighbour instance` is that sidecar, and serves the instance manager over a Unix socket in the volume "plugins";
-// `neighbour probe` asks it whether it does. Its store is a directory beside the data, so that it outlives the pod.
+// Command neighbour is a second plugin for tests, which archives WAL and takes backups like the plugins that users run beside ours.
+// `neighbour operator` serves the operator and injects the sidecar as a restartable init container; `neighbour instance` is that sidecar,
+// and serves the instance manager over a Unix socket in the volume "plugins"; `neighbour probe` checks that it serves. Its store is a
+// directory beside the data, so that the store outlives the pod.
 package main
 
 import (

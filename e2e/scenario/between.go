@@ -25,9 +25,9 @@ import (
 // ended reports whether a process has ended.
 func ended(process int) bool { return errors.Is(syscall.Kill(process, 0), syscall.ESRCH) }
 
-// StandBetween has pods find another API server from now on until the returned function is called: one that behaves before it passes a
-// request on. Each process is a local one of a pod. The server presents the API server's own certificate, which a cluster made here has beside
-// its kubeconfig; ErrNotHere says that there is none.
+// StandBetween puts a proxy between pods and the API server until the returned function is called. behaves gets the handler that passes
+// requests on, and returns the one that the proxy serves. Each process is one of a pod's on this machine. The proxy presents the API
+// server's own certificate, which only a cluster made here has beside its kubeconfig; without it the error is ErrNotHere.
 func (k *Kubernetes) StandBetween(
 	ctx context.Context, processes []int, behaves func(pass http.Handler) http.Handler,
 ) (restore func() error, err error) {
@@ -73,7 +73,8 @@ func (k *Kubernetes) StandBetween(
 	return restore, nil
 }
 
-// lead appends or deletes a rule for what a pod sends to the API server. process is a local process of the pod.
+// lead appends or deletes an iptables rule for the packets that a pod sends to the API server. process is one of the pod's on this
+// machine.
 func (k *Kubernetes) lead(ctx context.Context, verb string, process int, rule ...string) error {
 	var service corev1.Service
 	if err := k.Get(ctx, client.ObjectKey{Namespace: "default", Name: "kubernetes"}, &service); err != nil {
@@ -84,7 +85,7 @@ func (k *Kubernetes) lead(ctx context.Context, verb string, process int, rule ..
 		"--destination", service.Spec.ClusterIP, "--dport", strconv.Itoa(int(service.Spec.Ports[0].Port)),
 	}, rule...)...)
 	if out, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("lead the pod's connections elsewhere: %w: %s", err, out)
+		return fmt.Errorf("change the pod's iptables rules: %w: %s", err, out)
 	}
 	return nil
 }

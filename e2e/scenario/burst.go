@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Burst is a time in which clients connect again and again, 5 to 500 ms apart, each to a random target. Every second one runs a
-// transaction of about 0.8 s that inserts a row into the table, the others only ask.
+// Burst is a period in which clients connect, 5 to 500 ms apart, each to a random target. A random half of them run a transaction of
+// about 0.8 s that inserts a row into the table; the others only run a query.
 type Burst struct {
 	Targets []Target
 	// Table has one column, of text.
 	Table string
 	// Lasts is for how long sessions begin, and Patience how long each may take.
 	Lasts, Patience time.Duration
-	// Begin lets the first session begin when it is closed, without the time that it takes to run the program; nil: at once.
+	// Begin delays the first session until it is closed, so that starting the program takes none of that time; nil: no delay.
 	Begin <-chan struct{} `json:"-"`
 }
 
@@ -32,7 +32,7 @@ type BurstReport struct {
 	Sessions int
 	// Committed is how many rows were inserted for certain.
 	Committed int
-	// Quickest is how long the quickest session took that was answered without a transaction, and Slowest how long the slowest took.
+	// Quickest is the duration of the quickest successful session without a transaction, Slowest that of the slowest session.
 	Quickest, Slowest time.Duration
 	Failures          []BurstFailure
 }
@@ -79,7 +79,7 @@ func (k *Kubernetes) Burst(ctx context.Context, namespace string, order Burst) (
 	return report, nil
 }
 
-// told reads an order once it may be carried out.
+// told reads an order only once begin is closed.
 type told struct {
 	begin <-chan struct{}
 	io.Reader

@@ -17,7 +17,7 @@ var (
 	loads     = regexp.MustCompile(`^(\S+ \S+ \S+)`)
 )
 
-// Conditions says in one line of which commit figures are, and when, on what machine and under which load they are measured.
+// Conditions describes in one line the commit, the time, the machine and the load to which figures belong.
 func Conditions(ctx context.Context) string {
 	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12").Output()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 // memoryGroup matches the line of /proc/PID/cgroup with the control group of a process' memory, in either version.
 var memoryGroup = regexp.MustCompile(`(?m)^(?:\d+:(memory)|0:):(/.*)$`)
 
-// ExhaustMemory has the kernel kill a process of this machine because its container has used up its memory: another process takes all that
-// there is. The kernel spares that one, because the kubelet has it prefer what is in a container.
+// ExhaustMemory makes the kernel kill a process of this machine for lack of memory: another process in its container's control group
+// takes all that there is. The kernel spares that one, because the kubelet gives the processes of containers a higher oom_score_adj.
 func ExhaustMemory(ctx context.Context, process int) error {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", process))
 	if err != nil {

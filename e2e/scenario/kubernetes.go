@@ -72,8 +72,7 @@ func Connect() (*Kubernetes, error) {
 	}, nil
 }
 
-// toAdmit bounds how long a write is repeated that a webhook did not answer: the operator may be away in the turn of another test,
-// for minutes.
+// toAdmit bounds how long a write is repeated that a webhook did not answer: another test may stop the operator for minutes.
 const toAdmit = 10 * time.Minute
 
 // Create is that of the client, repeated while a webhook does not answer.
@@ -91,8 +90,8 @@ func (k *Kubernetes) Apply(ctx context.Context, object runtime.ApplyConfiguratio
 	return admitted(ctx, func() error { return k.WithWatch.Apply(ctx, object, options...) })
 }
 
-// admitted repeats a write until every webhook has answered. The API server gives the operator's ten seconds, and refuses the write
-// as its own failure if they have passed.
+// admitted repeats a write until every webhook has answered. The API server gives the operator's webhooks ten seconds, and then refuses
+// the write with an internal error.
 func admitted(ctx context.Context, write func() error) error {
 	for deadline := time.Now().Add(toAdmit); ; {
 		err := write()

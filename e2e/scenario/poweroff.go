@@ -15,7 +15,7 @@ import (
 // ErrNotHere says that the processes of a pod cannot be seen from this machine.
 var ErrNotHere = errors.New("the pod is not on this machine")
 
-// IsPause reports whether a process is the one of a pod that keeps its network if the others are replaced.
+// IsPause reports whether a command line is that of a pod's pause process, which keeps the pod's network when its containers restart.
 func IsPause(cmdline []string) bool { return path.Base(cmdline[0]) == "pause" }
 
 // PowerOff stops the containers of a pod on this machine and cuts its network, as when its node loses its power: nobody refuses a
@@ -45,7 +45,7 @@ func KillPod(pod types.UID) error {
 	return signal(processes, syscall.SIGKILL)
 }
 
-// drop has the network of a process lose whatever comes and goes, or no longer.
+// drop inserts or deletes the iptables rules that drop every packet in the network namespace of a process.
 func drop(ctx context.Context, process int, verb string) error {
 	var failed error
 	for _, chain := range []string{"INPUT", "OUTPUT"} {

@@ -12,7 +12,7 @@ import (
 )
 
 // ErrNotProvided says that a variable is not set and that nothing makes what it names: the cluster was not made by on-cluster.sh.
-var ErrNotProvided = errors.New("it is not set, and only on a cluster that `make` has made is what it names made here")
+var ErrNotProvided = errors.New("it is not set, and provide.sh can make what it names only on a cluster that `make` has created")
 
 // providing makes each thing once, however many tests ask for it at a time.
 var providing singleflight.Group

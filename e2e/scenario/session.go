@@ -29,7 +29,7 @@ func (k *Kubernetes) StartClient(ctx context.Context, c *cnpgv1.Cluster) error {
 // toStart bounds the start of a pod whose image is on its node, or of a process of this machine, and the wait for kube-proxy.
 const toStart = 3 * time.Minute
 
-// StartClientPod only starts the pod, for a cluster whose application Secret has an unusual name, with changes, such as of its node.
+// StartClientPod applies the changes, such as of the node, and starts the pod. Unlike StartClient, it does not wait for the cluster.
 func (k *Kubernetes) StartClientPod(ctx context.Context, c *cnpgv1.Cluster, changes ...func(*corev1.Pod)) error {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: clientPod},

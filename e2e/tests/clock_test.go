@@ -170,7 +170,7 @@ func TestWakesForTheAgeOfABackup(t *testing.T) {
 	}
 }
 
-// lastBackedUp has the Cluster and its Backup say that this was completed so long ago.
+// lastBackedUp sets the statuses of the Cluster and of the Backup as if the Backup had completed that long ago.
 func (s *story) lastBackedUp(c *cnpgv1.Cluster, backup *cnpgv1.Backup, ago time.Duration) {
 	s.Helper()
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
@@ -206,7 +206,7 @@ func (s *story) applied(database *cnpgv1.Database) {
 	s.must(err)
 }
 
-// A connection wakes what a tool that the plugin is told of has hibernated.
+// A connection wakes a cluster that a tool listed in WAKE_HIBERNATED_BY has hibernated.
 func TestAnotherToolsHibernation(t *testing.T) {
 	whole(t)
 	s := disturbing(t)

@@ -151,18 +151,18 @@ func (s *story) watches(program string) func(state string) {
 	}()
 	return func(state string) {
 		s.Helper()
-		deadline := time.After(toHealthy) // who watches looks the less often the longer a look takes
+		deadline := time.After(toHealthy) // status --watch pauses for longer after a look that took longer
 		for {
 			select {
 			case got, ok := <-states:
 				if !ok {
-					s.Fatalf("the watch has ended, and not told of %q", state)
+					s.Fatalf("status --watch ended before it printed %q", state)
 				}
 				if got == state {
 					return
 				}
 			case <-deadline:
-				s.Fatalf("who watches is not told of %q", state)
+				s.Fatalf("status --watch did not print %q", state)
 			}
 		}
 	}

@@ -51,7 +51,7 @@ func meters(ctx context.Context) {
 	}()
 }
 
-// readMeter gives what has been used since the last time to the tests that run.
+// readMeter attributes the time used since the last reading to the running tests.
 func readMeter(ctx context.Context, machine, pods string) {
 	meter.Lock()
 	defer meter.Unlock()
@@ -100,7 +100,7 @@ func homeOf(ctx context.Context, group string) string {
 	return meter.homes[group]
 }
 
-// spends has what the pods of a namespace use counted as the test's, until the test ends.
+// spends counts what the pods of a namespace use as the test's, until the test ends.
 func spends(t *testing.T, namespace string) {
 	t.Helper()
 	meter.Lock()

@@ -365,8 +365,8 @@ func TestHibernationIsWithdrawn(t *testing.T) {
 	s.until(func() bool { return s.withdrawnForAClient(c) }, "the client came before the operator's 15 s had passed")
 }
 
-// withdrawnForAClient has a client come when hibernation is on, and checks that it is withdrawn because of that. It reports whether the
-// client came in time: hibernation might have been withdrawn because the operator's 15 s had passed.
+// withdrawnForAClient connects a client once hibernation is on, and checks that hibernation is withdrawn because of it. It reports
+// whether the client was in time: the operator's 15 s may have passed first.
 func (s *story) withdrawnForAClient(c *cnpgv1.Cluster) bool {
 	s.Helper()
 	_, err := kube.AwaitCluster(s.ctx, c, "asked to sleep again", toSleep, scenario.HibernationOn)

@@ -77,7 +77,7 @@ func TestQuickStart(t *testing.T) {
 	_, err = kube.AwaitCluster(r.ctx, c, "hibernated", time.Minute+toSleep+toHibernate, scenario.Hibernated)
 	r.must(err)
 	out := r.typed(blocks[1][1])
-	for _, reason := range []string{"Hibernated", "Woken"} { // nobody who is answered waits for the Events
+	for _, reason := range []string{"Hibernated", "Woken"} { // the plugin may write the Events after the client's answer
 		_, err := kube.AwaitEvent(r.ctx, c, reason, toSettle)
 		r.must(err)
 	}
@@ -89,7 +89,7 @@ func TestQuickStart(t *testing.T) {
 	}
 }
 
-// does types what a page says with the cluster's name. What concerns all namespaces is done in the reader's.
+// does types what a page says, with the name of this cluster. Commands for all namespaces run in the reader's only.
 func (r *reader) does(program string, c *cnpgv1.Cluster, documented string) {
 	r.Helper()
 	shell := "kubectl() { if [ \"$1\" = scale_to_zero ]; then shift; " + program + " \"$@\"; else command kubectl \"$@\"; fi; }\n"

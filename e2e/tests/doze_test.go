@@ -26,11 +26,11 @@ const (
 	// toDoze bounds the wait for a PostgreSQL that is stopped for a doze, also after a wake: for half a minute the operator's instance
 	// manager would not obey another fence. An attempt that the machine breaks off is repeated after 10, 20 and 40 s.
 	toDoze = dozeAfter + 4*time.Minute
-	// toReady is how long the gateway stands before a cluster that was woken from a doze and is ready, and some more.
+	// toReady bounds how long the gateway keeps its EndpointSlices after a cluster that was woken from a doze is ready.
 	toReady = 16*time.Second + toSettle
 )
 
-// dozing makes a cluster of one instance that dozes after half a minute, and never hibernates.
+// dozingCluster makes a cluster of one instance that dozes after half a minute, and never hibernates.
 func (s *story) dozingCluster(name string) *cnpgv1.Cluster {
 	s.Helper()
 	c := kube.NewCluster(s.namespace, name, 1, never)
@@ -161,8 +161,8 @@ func TestDoze_isCommanded(t *testing.T) {
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 }
 
-// requested are a pod's requests as its node counts them, and kubectl describe node sums them up: of each container the most of what is
-// wanted, allocated and in force; of an init container, if that is more. Of the resources that are asked for here, no pod has overhead.
+// requested returns a pod's request as its node counts it, and as kubectl describe node sums it up: for each container the largest of the
+// desired, allocated and actual requests, or that of an init container if it is larger. No pod here has overhead for these resources.
 func requested(pod *corev1.Pod, name corev1.ResourceName) resource.Quantity {
 	most := func(quantities ...resource.Quantity) resource.Quantity {
 		return slices.MaxFunc(quantities, func(a, b resource.Quantity) int { return a.Cmp(b) })

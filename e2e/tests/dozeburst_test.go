@@ -20,7 +20,7 @@ const (
 	// has withdrawn after the wake.
 	burstLasts    = 4 * time.Second
 	burstOutlasts = 24 * time.Second
-	// wayDown is longer than the way from a doze's announcement to its fence, stopTakes longer than that from there to PostgreSQL's
+	// wayDown is longer than the time from a doze's announcement to its fence, stopTakes longer than that from the fence to PostgreSQL's
 	// stop.
 	wayDown   = 8 * time.Second
 	stopTakes = 2 * time.Second

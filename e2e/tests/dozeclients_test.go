@@ -107,7 +107,7 @@ end $$`)
 	s.awakeAgain(c)
 }
 
-// managerStops is less than after what the kubelet restarts the container of an instance manager that does not answer: half a minute.
+// managerStops is less than the half minute after which the kubelet restarts the container of an instance manager that does not answer.
 const managerStops = 15 * time.Second
 
 // The instance manager stops answering the kubelet as soon as PostgreSQL serves again, so that the pod does not become ready: the
@@ -160,7 +160,7 @@ func (s *story) servesWhileUnready(c *cnpgv1.Cluster) bool {
 		s.Error("no client was answered meanwhile")
 	}
 	if unready && len(led) != 2 {
-		s.Errorf("the pod is not ready, and the gateway stands before %v", led)
+		s.Errorf("the pod is not ready, and the gateway has EndpointSlices for %v, want two Services", led)
 	}
 	s.awakeAgain(c)
 	now, tooLong := s.instances(c), lasted > managerStops+5*time.Second // for the kubelet, since this test was stopped too

@@ -134,8 +134,8 @@ func TestDoze_endsWithItsPod(t *testing.T) {
 	}
 }
 
-// PostgreSQL cannot be started in the pod in which its cluster has dozed, since something is in the way of its socket, and can in a
-// new one: the pod is replaced, once, and the client that woke the cluster is answered.
+// PostgreSQL cannot start in the pod in which its cluster dozed, because a directory has the name of its socket, and can in a new one:
+// the pod is replaced, once, and the client that woke the cluster is answered.
 func TestDoze_survivesAPostgreSQLThatDoesNotStart(t *testing.T) {
 	whole(t)
 	t.Parallel()
@@ -288,7 +288,7 @@ func TestDoze_leavesAPersonsFence(t *testing.T) {
 	}
 }
 
-// toDozeAnyhow is for how long after the time for a doze a cluster is watched that must not doze.
+// toDozeAnyhow is how long after the time for a doze the test watches a cluster that must not doze.
 const toDozeAnyhow = 20 * time.Second
 
 // refusedSoon checks that no client is answered any more: the instance manager obeys a fence within a moment.

@@ -95,7 +95,7 @@ func (s *story) operatorWrites(c *cnpgv1.Cluster, since time.Time) []operatorLin
 	return found
 }
 
-// What is changed of a dozing cluster does not wait for a client: it hibernates, or is awake with the change.
+// A change of a dozing cluster does not wait for a client: the cluster hibernates, or wakes with the change.
 func TestDoze_endsWhenTheClusterIsChanged(t *testing.T) {
 	whole(t)
 	t.Parallel()

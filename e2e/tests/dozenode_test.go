@@ -152,7 +152,7 @@ func TestDoze_survivesARestartOfItsNode(t *testing.T) {
 	s.wakesByClient(c, verify)
 }
 
-// cordon says whether pods may be placed on the node.
+// cordon sets whether the node is unschedulable.
 func (s *disturber) cordon(node *corev1.Node, yes bool) {
 	s.Helper()
 	patch := `{"spec":{"unschedulable":null}}`

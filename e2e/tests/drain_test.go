@@ -13,8 +13,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// outlives is how long a session is used through a replica that was told to stop: longer than the two seconds for which one stays that
-// does not wait for its sessions, and much less than drainTimeout, the setting DRAIN_TIMEOUT, after which a replica ends.
+// outlives is how long a session is used through a replica that was told to stop: longer than the two seconds for which a replica that
+// did not wait for its sessions would stay, and much shorter than drainTimeout, the setting DRAIN_TIMEOUT, after which a replica ends.
 const (
 	outlives     = 6 * time.Second
 	drainTimeout = 20 * time.Second

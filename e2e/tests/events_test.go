@@ -69,8 +69,8 @@ func (s *story) sampledAgain(c *cnpgv1.Cluster, why string) {
 	}
 }
 
-// tells checks that this project's Events about the cluster have these reasons, and that none is told twice. An idle time that a machine
-// that stood still has broken off is another one, and a wake that such a machine delays is told of, too.
+// tells checks that the plugin's Events about the cluster have these reasons and that none is repeated. A machine that stood still may
+// begin another idle time, whose Event has another message, or delay the wake: both are allowed.
 func (s *story) tells(c *cnpgv1.Cluster, want ...string) {
 	s.Helper()
 	var events corev1.EventList
@@ -85,7 +85,7 @@ func (s *story) tells(c *cnpgv1.Cluster, want ...string) {
 	}
 	for _, line := range slices.Sorted(maps.Keys(lines)) {
 		if s.Log(line); lines[line] != 1 {
-			s.Errorf("told %d times: %s", lines[line], line)
+			s.Errorf("%d Events instead of one: %s", lines[line], line)
 		}
 	}
 	slices.Sort(want)

@@ -122,7 +122,7 @@ printf '\x00\x00\x00\x12\x00\x03\x00\x00user\x00app\x00\x00' >&3; until [ -e /tm
 	})
 }
 
-// everythingHeard is without what nobody can tell whether a wake was used.
+// everythingHeard is a precondition: after a missed notification, the sidecar cannot tell whether a wake was used.
 const everythingHeard = "the sidecar has missed no notification after the wake"
 
 // sleepsUnused waits until a woken cluster is put to sleep, and reports whether that was because nobody had used it. Where notifications

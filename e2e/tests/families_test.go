@@ -129,7 +129,7 @@ func (s *story) leadInEveryFamily(c *cnpgv1.Cluster, suffix string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.Fatalf("the replicas stand before %s in the families %v, want %v", of.Name, families, want)
+			s.Fatalf("the replicas have EndpointSlices for %s in the families %v, want %v", of.Name, families, want)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func (s *story) familiesLed(c *cnpgv1.Cluster, of *corev1.Service) map[string][]
 		families[replica] = append(families[replica], corev1.IPFamily(slice.AddressType))
 		address, err := netip.ParseAddr(slice.Endpoints[0].Addresses[0])
 		if err != nil || address.Is6() != (slice.AddressType == discoveryv1.AddressTypeIPv6) {
-			s.Errorf("%s of %s leads to %s (%v)", slice.Name, slice.AddressType, slice.Endpoints[0].Addresses[0], err)
+			s.Errorf("EndpointSlice %s of type %s has the address %s (%v)", slice.Name, slice.AddressType, slice.Endpoints[0].Addresses[0], err)
 		}
 		if len(slice.Ports) != 1 || *slice.Ports[0].Name != of.Spec.Ports[0].Name {
 			s.Errorf("%s has the ports %v, want one named %q", slice.Name, slice.Ports, of.Spec.Ports[0].Name)

@@ -98,7 +98,7 @@ func TestNoConnectionLeft(t *testing.T) {
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	look := s.looking(c, 2*time.Second)
 	s.awaitReport(c, c.Status.CurrentPrimary, "that it does not know", func(r report) bool {
-		fill() // what was somebody else's for a moment when there was no connection left
+		fill() // takes the connections that others have released since
 		return isUnknown(r)
 	})
 	look()
@@ -181,7 +181,7 @@ func TestContainerKilled(t *testing.T) {
 	s.must(err)
 	t.Logf("the pod was ready again %.1fs after the kill", ready.Sub(killed).Seconds())
 	after := s.awaitReport(c, pod.Name, "idle again", func(r report) bool { return r.Known && !r.IdleSince.IsZero() })
-	const twoClocks = time.Second // what is kept is the time since boot, which is read after the time
+	const twoClocks = time.Second // the sidecar reads the clock since boot, which the checkpoint keeps, just before the wall clock
 	if after.IdleSince.After(killed) || after.IdleSince.Before(idle.IdleSince.Add(-twoClocks)) {
 		t.Errorf("the idle clock did not go on: %s, killed at %s, then %s", idle.IdleSince, killed, after.IdleSince)
 	}

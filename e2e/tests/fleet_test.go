@@ -142,7 +142,7 @@ func (s *story) fleetAsleep(count int) []string {
 	return addresses
 }
 
-// gone deletes the namespaces and waits until they are, so that nobody's figures are taken meanwhile.
+// gone deletes the namespaces and waits until they no longer exist, so that nothing is measured during their deletion.
 func (s *story) gone(namespaces []string) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), toLeadFleet)

@@ -30,7 +30,7 @@ const (
 	opened   = "process_open_fds"
 )
 
-// flooding is held by a test that floods the gateways: it reads of all their connections and their memory.
+// flooding is held by a test that floods the gateways, because it reads the metrics of all their connections and their memory.
 var flooding sync.Mutex
 
 // A flood of connections that are not clients wakes no sleeping cluster and takes no memory permanently, and clients are served

@@ -18,8 +18,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// Every replica of the plugin is lost without notice while clusters sleep, and none comes back. Who does what docs/guides/uninstall.md says has
-// clusters that serve without the plugin, with their data and schedules: with the command line or without, and from a doze.
+// Every replica of the plugin is lost without notice while clusters sleep, and none comes back. A user who follows
+// docs/guides/uninstall.md has clusters that serve without the plugin, with their data and schedules: with the command line, without it,
+// and from a doze.
 func TestPluginGoneForGood(t *testing.T) {
 	whole(t)
 	s := disturbing(t)

@@ -41,7 +41,7 @@ func (s *story) settled(c *cnpgv1.Cluster) {
 			return
 		}
 		if time.Since(start) > between+toSettle {
-			s.Fatalf("after %s: asleep %t, the gateway stands before it %t, announced %q", time.Since(start), asleep, routed, c.Annotations[scenario.Announced])
+			s.Fatalf("after %s: asleep %t, routed to the gateway %t, announced %q", time.Since(start), asleep, routed, c.Annotations[scenario.Announced])
 		}
 	}
 }
@@ -125,7 +125,7 @@ func (s *disturber) killPlugin() {
 	}
 }
 
-// endPlugin ends one pod of the plugin after the other, with the notice that it gets.
+// endPlugin deletes the pods of the plugin one after the other, with their grace period.
 func (s *disturber) endPlugin() {
 	s.Helper()
 	for _, pod := range s.replicas() {

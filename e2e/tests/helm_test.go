@@ -24,7 +24,7 @@ type helm struct {
 	logs          *bytes.Buffer
 }
 
-// helmIn is a cluster's namespace, in which nothing may take longer than the given time.
+// helmIn returns a helm for a namespace of the cluster, whose actions may take at most the given time.
 func helmIn(namespace string, within time.Duration) (*helm, error) {
 	h := &helm{
 		namespace: namespace, within: within, logs: &bytes.Buffer{},
@@ -62,7 +62,7 @@ func (h *helm) upgrade(ctx context.Context, loaded *chartv2.Chart, values map[st
 	return nil
 }
 
-// rollback makes the release again what it was as the revision.
+// rollback returns the release to a revision.
 func (h *helm) rollback(revision int) error {
 	rollback := action.NewRollback(h.configuration)
 	rollback.Version, rollback.Timeout = revision, h.within

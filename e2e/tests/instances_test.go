@@ -51,7 +51,7 @@ func TestSwitchoverAndFailover(t *testing.T) {
 	s.sleepsAfresh(c, "the failover", clock)
 }
 
-// sleepsAfresh checks that the cluster falls asleep no earlier than the threshold after its new primary became that.
+// sleepsAfresh checks that the cluster falls asleep no earlier than the threshold after the promotion of its new primary.
 func (s *story) sleepsAfresh(c *cnpgv1.Cluster, what string, clock time.Duration) {
 	s.Helper()
 	_, err := kube.AwaitCluster(s.ctx, c, "asleep after "+what, toHealthy+toSleep, scenario.HibernationOn)

@@ -66,8 +66,9 @@ func TestPostgresKilledWhileAClientWaits(t *testing.T) {
 	s.wokenOnce(c, began)
 }
 
-// startsSlowly has PostgreSQL of a sleeping cluster wait while it starts, as often as it is started, until the returned function is called:
-// the statistics that it kept when it stopped are a pipe into which nobody writes. It then starts without them, and removes the pipe.
+// startsSlowly makes every start of a sleeping cluster's PostgreSQL wait until the returned function is called: it replaces the
+// statistics that PostgreSQL saved at its stop with a pipe into which nothing is written. PostgreSQL then starts without them, and
+// removes the pipe.
 func (s *story) startsSlowly(c *cnpgv1.Cluster) (starts func()) {
 	s.Helper()
 	var claim corev1.PersistentVolumeClaim
@@ -94,7 +95,7 @@ func (s *story) startsSlowly(c *cnpgv1.Cluster) (starts func()) {
 	return starts
 }
 
-// startingUp waits until PostgreSQL of the cluster's only instance waits for startsSlowly.
+// startingUp waits until the startup process of the cluster's only PostgreSQL runs, which startsSlowly delays.
 func (s *story) startingUp(c *cnpgv1.Cluster) {
 	s.Helper()
 	for deadline := time.Now().Add(toHealthy); ; pause(s, pollEvery) {

@@ -174,7 +174,7 @@ func (s *story) deletesServices(c *cnpgv1.Cluster) error {
 	return nil
 }
 
-// returnLent deletes the clusters that have been lent.
+// returnLent deletes the clusters for borrowing that no test is using.
 func returnLent(ctx context.Context) {
 	for _, free := range lent.free {
 		for _, c := range free {

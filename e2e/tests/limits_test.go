@@ -36,8 +36,8 @@ const (
 	noAnnotations = "instances may not change the annotation "
 )
 
-// With the token of an instance's pod only what the sidecar changes can be changed. The policies of the plugin's account
-// hold too; the tests of the policies have each of their rules.
+// An instance's token can change only what the sidecar changes. The policies of the plugin's account apply too; the tests in
+// manifests/components/policies cover each of their rules.
 func TestInstancesAreLimited(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -104,7 +104,7 @@ func TestInstancesAreLimited(t *testing.T) {
 	image := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"imageName":"example.org/other:17"}}`))
 	err := s.asPlugin().Patch(s.ctx, c.DeepCopy(), image, client.DryRunAll)
 	if err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'cnpg-scale-to-zero-plugin-") {
-		t.Errorf("the plugin changes the image: %v; the policies were to refuse that", err)
+		t.Errorf("the plugin's account changes the image: %v; want a refusal by its policies", err)
 	}
 
 	soon, now := time.Now().Add(time.Minute).UTC().Format(time.RFC3339), time.Now().UTC().Format(time.RFC3339)

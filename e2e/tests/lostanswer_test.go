@@ -84,7 +84,7 @@ func losesAnswer(losing *atomic.Bool, path string) func(http.Handler) http.Handl
 	}
 }
 
-// standBetween has pods find an API server that behaves so until the returned function is called, or the test ends.
+// standBetween puts a proxy that behaves so between pods and the API server until the returned function is called, or the test ends.
 func (s *story) standBetween(behaves func(pass http.Handler) http.Handler, pods ...corev1.Pod) (restore func()) {
 	s.Helper()
 	var processes []int

@@ -19,9 +19,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// The node of a replica loses its power: the other replica finds out by itself and leads every client, and when the node is back
-// both do. The kubelet of this node lives, and sees that the pod is not ready about six seconds later; of the two replicas the one is
-// lost that the other judges first, and says so.
+// The node of a replica loses its power: the other replica detects that by itself and serves every client, and both do when the node is
+// back. The kubelet of this node still runs, and reports the pod as not ready about six seconds later. The test stops the replica with
+// the greater UID, because the other one then judges first, and logs that.
 func TestLostNode_itsReplicaLosesItsClients(t *testing.T) {
 	whole(t)
 	s := disturbing(t)

@@ -34,8 +34,8 @@ import (
 const (
 	// toHealthy bounds the creation of a cluster on two busy cores, also while the operator is away in the turn of another test.
 	toHealthy = 10 * time.Minute
-	// toSettle bounds the wait for what happens at once. Only what never happens fails, since a busy machine may stand still for
-	// seconds; `make bench` measures how soon it happens.
+	// toSettle bounds the wait for what happens at once. It is long because a busy machine may stand still for seconds; `make bench`
+	// measures how soon things happen.
 	toSettle = time.Minute
 	// toSleep bounds the wait for hibernation: an attempt to sleep that such a machine breaks off is repeated after 10, 20 and 40 s.
 	toSleep = 3 * time.Minute
@@ -44,7 +44,7 @@ const (
 	toAttempt = 45 * time.Second
 	// toSample bounds the wait for what a sample of the sidecar's shows: an idle database is sampled once a minute.
 	toSample = 2 * time.Minute
-	// pollEvery is the pause before something is read again: without one, who waits would keep the machine busy.
+	// pollEvery is the pause between two polls: without it, a waiting test would keep the machine busy.
 	pollEvery = 200 * time.Millisecond
 	// toHibernate bounds the operator's part after hibernation: half of the 180 s for which a smart shutdown waits for a session.
 	toHibernate = 90 * time.Second
@@ -98,7 +98,8 @@ func whole(t *testing.T) {
 	}
 }
 
-// disturber is the story of a test that may disturb what all tests use: what does is a method of it, and only turn and alone return one.
+// disturber is the story of a test that may disturb what all tests use: every disturbing action is a method of it, and only turn and
+// alone return one.
 type disturber struct{ *story }
 
 // preparer is the story of a test that prepares for its turn.
@@ -257,7 +258,7 @@ func (s *story) unseen() {
 	s.Skip("the processes of the node cannot be seen from here")
 }
 
-// until repeats a scenario until its precondition held: only then it has shown something.
+// until repeats a scenario until its precondition held: otherwise the scenario has shown nothing.
 func (s *story) until(held func() bool, precondition string) {
 	s.Helper()
 	const tries = 5

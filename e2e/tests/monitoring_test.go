@@ -61,7 +61,7 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	}
 	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_cluster_state{state="awake", OWN} == 1 and on () cnpg_scale_to_zero_samples_total{OWN} and on () cnpg_collector_up{OWN}`), toHealthy))
 	session := s.open(c, "rw")
-	stop := s.looking(c, 2*time.Second) // a session is not sampled because it was opened
+	stop := s.looking(c, 2*time.Second) // opening a session does not make the sidecar sample
 	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_blocked{reason="active", OWN} == 1`), toHealthy))
 	stop()
 	session.Close()
@@ -170,7 +170,7 @@ func (s *story) heldBack(p *prometheus, a *alertmanager.Alertmanager) {
 	states, err := a.Await(s.ctx, toHealthy, func(states []alertmanager.State) bool { return maps.Equal(told(states), want) })
 	s.must(err)
 	if got := told(states); !maps.Equal(got, want) {
-		s.Errorf("people are told: %v, want %v", got, want)
+		s.Errorf("people are notified of %v, want %v", got, want)
 	}
 }
 

@@ -95,7 +95,7 @@ func TestShortenStartupProbes_falseLeavesOthersAsPlanned(t *testing.T) {
 	for _, c := range clusters {
 		plan, made := s.startupProbes(s.bothInjected(c))
 		if cmp.Or(plan.PeriodSeconds, usual) != usual || made.PeriodSeconds != usual || made.FailureThreshold != plan.FailureThreshold {
-			s.Errorf("%s: planned were %d probes every %d s, made were %d every %d s", c.Name,
+			s.Errorf("%s: the plan has %d probes every %d s, the pod has %d every %d s", c.Name,
 				plan.FailureThreshold, cmp.Or(plan.PeriodSeconds, usual), made.FailureThreshold, made.PeriodSeconds)
 		}
 	}
@@ -115,7 +115,7 @@ func (s *disturber) set(setting, value string) {
 func (s *story) besideAnother(c *cnpgv1.Cluster, neighbour string) {
 	s.Helper()
 	pod := s.bothInjected(c)
-	// The threshold passes before there is a Backup, so that a machine that stands still has most of its time.
+	// The threshold passes before the Backup begins, so that a slow machine has most of the Backup's duration to report it.
 	s.annotate(c, scenario.KeepAwakeUntil, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.archivesMore(c, 0)
@@ -162,7 +162,7 @@ func (s *story) probedEverySecond(pod corev1.Pod) {
 	s.Helper()
 	plan, made := s.startupProbes(pod)
 	if period := cmp.Or(plan.PeriodSeconds, usual); made.PeriodSeconds != 1 || made.InitialDelaySeconds != 0 || made.FailureThreshold != period*plan.FailureThreshold {
-		s.Errorf("planned were %d probes every %d s, made were %d every %d s", plan.FailureThreshold, period, made.FailureThreshold, made.PeriodSeconds)
+		s.Errorf("the plan has %d probes every %d s, the pod has %d every %d s", plan.FailureThreshold, period, made.FailureThreshold, made.PeriodSeconds)
 	}
 }
 
@@ -234,7 +234,7 @@ func (s *story) bothInjected(c *cnpgv1.Cluster) corev1.Pod {
 		running[container.Name] = container.State.Running != nil
 	}
 	if !running[scenario.SidecarContainer] || !running[scenario.NeighbourContainer] {
-		s.Fatalf("of the sidecars there run %v", running)
+		s.Fatalf("not both sidecars run: %v", running)
 	}
 	return pod
 }

@@ -52,7 +52,7 @@ func TestNodes_aLateProxyRefusesNobody(t *testing.T) {
 			_, err := scenario.Await(s.ctx, kube, &pod, "not ready", toDoze, func(p *corev1.Pod) bool { return !scenario.Ready(p) })
 			s.must(err)
 		})
-		_, err := kube.AwaitCluster(s.ctx, dozing, "fenced", toDoze, fenced) // whom PostgreSQL serves before that prevents the doze
+		_, err := kube.AwaitCluster(s.ctx, dozing, "fenced", toDoze, fenced) // a client served before that prevents the doze
 		s.must(err)
 		ended := begin()
 		s.annotate(dozing, scenario.DozeMinutes, dozesLater)
@@ -81,8 +81,8 @@ func TestNodes_aLateProxyRefusesNobody(t *testing.T) {
 	}, "the machine kept up, and PostgreSQL served a client after its pod was deleted")
 }
 
-// refusedLater takes out of the report who was refused when what is allowed for had passed since then, and reports whether there were any:
-// kube-proxy still led them to what had gone.
+// refusedLater removes from the report the clients that were refused more than the allowed time after since, and reports whether there
+// were any: kube-proxy was late, and still routed them to an endpoint that was gone.
 func refusedLater(report *scenario.BurstReport, since time.Time) bool {
 	later := func(f scenario.BurstFailure) bool {
 		return f.Phase == "connect" && f.Began.After(since.Add(allowed)) && strings.Contains(f.Text, "connection refused")
@@ -92,8 +92,8 @@ func refusedLater(report *scenario.BurstReport, since time.Time) bool {
 	return found
 }
 
-// keptUp reports whether the sessions with an awake cluster took no longer than they should. Otherwise kube-proxy was later than the two
-// seconds as well, and that clients failed shows nothing.
+// keptUp reports whether the sessions with an awake cluster were fast enough, and only then reports failures: on a slower machine
+// kube-proxy is also later than the two seconds, and a failed client shows nothing.
 func (s *story) keptUp(before, awake scenario.BurstReport) bool {
 	s.Helper()
 	const longest = 5 * time.Second
@@ -109,8 +109,8 @@ func (s *story) keptUp(before, awake scenario.BurstReport) bool {
 	return true
 }
 
-// lateAfterTheWake has kube-proxy of the other node be late when the gateway leaves the first Service of the woken cluster to itself, and
-// returns what became of those who connected then, and whether it was too late for some.
+// lateAfterTheWake delays the other node's kube-proxy when the gateway removes its first EndpointSlices of the woken cluster. It returns
+// what happened to the clients that connected then, and whether kube-proxy was later than allowed for some.
 func (s *disturber) lateAfterTheWake(c *cnpgv1.Cluster, order scenario.Burst) (report scenario.BurstReport, late bool) {
 	s.Helper()
 	begin := s.visitors(order)
@@ -370,7 +370,8 @@ func (s *story) clientOn(node string, c *cnpgv1.Cluster) {
 	s.must(kube.AwaitReachable(s.ctx, c, "rw", toSettle))
 }
 
-// replicaOn returns the plugin's replica on that node. The scheduler prefers a node that has none, but for where a rollout leaves them.
+// replicaOn returns the plugin's replica on that node. After a rollout all may be on the other one: then it ends one, because the
+// scheduler prefers the node that has none.
 func (s *disturber) replicaOn(node string) (found corev1.Pod) {
 	s.Helper()
 	s.until(func() bool {

@@ -16,7 +16,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// toCount is for how long a cluster has been idle before a visit: after two uses within a second the reports are not read for another.
+// toCount is how long a cluster has been idle before a visit: after two uses within a second, the sidecar ignores the kernel's reports
+// for a second.
 const toCount = 3 * time.Second
 
 // visitor is something that connects to PostgreSQL. Its script runs in the drivers' pod, with HOST and PGPASSWORD.
@@ -118,8 +119,8 @@ func (s *story) visitsAwake(c *cnpgv1.Cluster, v visitor) {
 	}
 }
 
-// notUsedSince checks that what has been done since then does not begin the idle clock again: it does not by a sample that was taken
-// when nothing was connecting any more, which has considered each report of the kernel that came before.
+// notUsedSince checks that nothing since then restarted the idle clock. It waits for a sample taken when nothing was connecting any more,
+// because that has considered every earlier report of the kernel.
 func (s *story) notUsedSince(c *cnpgv1.Cluster, began time.Time, what string) {
 	s.Helper()
 	ended := time.Now()
@@ -128,7 +129,7 @@ func (s *story) notUsedSince(c *cnpgv1.Cluster, began time.Time, what string) {
 		return r.Known && r.SampledAt.After(ended) && !slices.Contains(r.Blockers, "connecting")
 	})
 	if !seen.LastActivity.Before(began) {
-		s.Errorf("%s, awake: it counts: %+v", what, seen)
+		s.Errorf("%s restarted the idle clock of the awake cluster: %+v", what, seen)
 	}
 }
 

@@ -80,8 +80,8 @@ func TestAPIServerOverloaded(t *testing.T) {
 	}
 }
 
-// overloads has pods, among them those of the plugin, find an API server that behaves so until the returned function is called, which checks
-// that they have asked it.
+// overloads puts a proxy that behaves so between the API server and pods, among them the plugin's. The returned function removes it, and
+// checks that the pods sent requests.
 func (s *disturber) overloads(behaves func(pass http.Handler) http.Handler, pods ...corev1.Pod) (restore func()) {
 	s.Helper()
 	var asked atomic.Int64

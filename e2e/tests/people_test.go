@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// asPeopleHaveIt is what specifications of clusters in use have, and those of the other tests do not. User 998 in group 996 is another one
-// than CloudNativePG's that the image's passwd has: PgBouncer's.
+// asPeopleHaveIt is a specification with settings that users' clusters have and those of the other tests lack. User 998 in group 996,
+// PgBouncer's in the image's passwd, stands for any user other than CloudNativePG's.
 const asPeopleHaveIt = `
 imageName: ""
 imageCatalogRef: {apiGroup: postgresql.cnpg.io, kind: ImageCatalog, name: images, major: %d}
@@ -51,8 +51,8 @@ topologySpreadConstraints:
 - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {cnpg.io/cluster: shop}}}
 `
 
-// A cluster with what people use of CloudNativePG falls asleep, and clients wake it through each of its Services: what is in its tablespace
-// and its roles is there, its own certificates are presented, and its standby is synchronous again.
+// A cluster with features that users of CloudNativePG combine falls asleep, and clients wake it through each of its Services: its
+// tablespace and roles are there, it presents its own certificates, and its standby is synchronous again.
 func TestAClusterAsPeopleHaveIt(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

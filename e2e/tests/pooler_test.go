@@ -32,7 +32,7 @@ func TestPooler(t *testing.T) {
 	// PgBouncer closes the connection of a client that leaves within a transaction, and keeps the one for passwords.
 	s.must(session.Run("begin"))
 	if users := s.poolerSessions(c); users != "app,cnpg_pooler_pgbouncer" {
-		t.Fatalf("PgBouncer is connected as %q, which does not show what is to be shown", users)
+		t.Fatalf("PgBouncer is connected as %q, want app and cnpg_pooler_pgbouncer", users)
 	}
 	before, after := session.Close()
 	s.asleepOnTime(c, before, after, threshold)

@@ -50,7 +50,7 @@ func TestReferenceExample(t *testing.T) {
 		t.Error(err)
 	}
 
-	// A slot that passes now, and comes again in a year: what makes its Backup catches up.
+	// The only slot of the schedule within a year passes while the cluster sleeps: its Backup can only be made by catching up.
 	slot := time.Now().UTC().Truncate(time.Minute).Add(2 * time.Minute)
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(missed), missed))
 	changed := missed.DeepCopy()
@@ -80,7 +80,7 @@ func backups(s *story, of *cnpgv1.ScheduledBackup) int {
 	return len(list.Items)
 }
 
-// pause waits for the wall clock to reach a slot of a schedule, for which there is no event.
+// pause waits, and ends the test if its context ends first.
 func pause(s *story, d time.Duration) {
 	s.Helper()
 	timer := time.NewTimer(d)

@@ -48,14 +48,14 @@ func TestARolloutLeavesNoServiceWithoutAGateway(t *testing.T) {
 			continue
 		}
 		if whole := made[ledEach-1]; whole > since[0] { // what is made again later does not matter
-			t.Errorf("%s was ready at revision %d, and led every client at %d", replica.Name, since[0], whole)
+			t.Errorf("%s was ready at revision %d, before it made its last slice at %d", replica.Name, since[0], whole)
 		}
 	}
 	s.answers(c)
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 }
 
-// revision is that of etcd at which an object was written last: clocks tell only whole seconds.
+// revision returns the etcd revision of an object's last write: timestamps have only whole seconds.
 func (s *story) revision(object metav1.Object) uint64 {
 	s.Helper()
 	revision, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
@@ -63,8 +63,8 @@ func (s *story) revision(object metav1.Object) uint64 {
 	return revision
 }
 
-// watchReplicas notes, until the test ends, at which revisions a watch tells of each of the plugin's replicas. The function returned
-// waits until that are so many.
+// watchReplicas records, until the test ends, the revisions of the watch's events for each of the plugin's replicas. The function
+// returned waits until a replica has that many, and returns them.
 func (s *story) watchReplicas(list client.ObjectList, of func(watch.Event) types.UID, options ...client.ListOption) func(types.UID, int) []uint64 {
 	s.Helper()
 	stream, err := kube.Watch(s.ctx, list, options...)

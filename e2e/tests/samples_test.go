@@ -15,7 +15,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// unsampled are the samples that are left out: those that match a pattern lack what the reason says.
+// unsampled are the samples that are left out: those that match a pattern need what the reason names.
 var unsampled = []struct{ reason, pattern string }{
 	{"an object store", `barmanObjectStore|barman-cloud`},
 	{"volume snapshots", `volumeSnapshot`},

@@ -113,8 +113,8 @@ func (s *disturber) scaleOperator(replicas int32) {
 	s.awaitOperator()
 }
 
-// awaitOperator waits until only pods of the current Deployment are left, since others would still answer for a moment, and, if
-// there are any, until its webhooks answer: kube-proxy learns of a ready pod a little later.
+// awaitOperator waits until only pods of the current Deployment are left, because others would still answer for a moment, and, if there
+// are any, until its webhooks answer: kube-proxy learns of a ready pod a little later.
 func (s *story) awaitOperator() {
 	s.Helper()
 	s.must(kube.AwaitDeployment(s.ctx, scenario.OperatorNamespace, operatorDeployment, toHealthy))

@@ -259,7 +259,7 @@ func (s *story) looked(c *cnpgv1.Cluster, v version) {
 	s.updated(c, v)
 }
 
-// looking makes the operator reconcile the cluster repeatedly until stopped.
+// looking annotates the cluster repeatedly until stopped, so that the operator reconciles it and its sidecar samples.
 func (s *story) looking(c *cnpgv1.Cluster, every time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var looks sync.WaitGroup

@@ -37,7 +37,7 @@ func TestMinorUpgrade(t *testing.T) {
 		t.Fatal("the cluster was put to sleep in the middle of its upgrade")
 	}
 	s.annotate(c, scenario.InactivityMinutes, never)
-	if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); scenario.HibernationOn(c) { // upgraded, it has had the time
+	if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); scenario.HibernationOn(c) { // the threshold may have passed
 		s.hibernated(c)
 		s.wake(c)
 	}

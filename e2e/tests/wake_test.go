@@ -62,13 +62,13 @@ func (s *story) awaitSlices(c *cnpgv1.Cluster, within time.Duration, services ..
 			return
 		}
 		if time.Now().After(deadline) {
-			s.Fatalf("the gateway stands before %v, want %v", found, services)
+			s.Fatalf("the gateway has EndpointSlices for %v, want %v", found, services)
 		}
 	}
 }
 
-// asleep checks that the cluster sleeps. What must not wake it has been answered, refused or counted by then, or the next wake shows
-// that it woke nobody (wokenSince).
+// asleep checks that the cluster sleeps. Callers first wait until what must not wake it has been answered, refused or counted, or check
+// the next wake with wokenSince.
 func (s *story) asleep(c *cnpgv1.Cluster, why string) {
 	s.Helper()
 	if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); !scenario.HibernationOn(c) {
@@ -79,13 +79,13 @@ func (s *story) asleep(c *cnpgv1.Cluster, why string) {
 	}
 }
 
-// wokenSince checks that the newest wake is not older than that: nothing before woke the cluster.
+// wokenSince checks that the newest wake is no older than began: nothing woke the cluster before.
 func (s *story) wokenSince(c *cnpgv1.Cluster, began time.Time, why string) {
 	s.Helper()
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
 	var woken struct{ At time.Time }
 	if err := json.Unmarshal([]byte(c.Annotations[scenario.LastWake]), &woken); err != nil || woken.At.Before(began.Truncate(time.Second)) {
-		s.Errorf("%s: it was to be woken after %s, and %s is %q (%v)", why, began, scenario.LastWake, c.Annotations[scenario.LastWake], err)
+		s.Errorf("%s: want no wake before %s; %s is %q (%v)", why, began, scenario.LastWake, c.Annotations[scenario.LastWake], err)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestWakeOnConnect(t *testing.T) {
 	verify := s.trust(c)
 	for _, settings := range []string{verify, "sslmode=disable", "sslmode=prefer"} {
 		if found := s.slices(c); len(found) != 0 {
-			t.Errorf("awake, the gateway stands before %v", found)
+			t.Errorf("the cluster is awake, and the gateway has EndpointSlices for %v", found)
 		}
 		s.sleeps(c)
 		s.awaitSlices(c, toSettle, "rw", "r")
@@ -206,7 +206,8 @@ PGPASSWORD=%s pgbench -n -c 200 -j 200 -t 1 -f /tmp/one.sql "hostaddr=%s user=ap
 	s.wokenOnce(c, began)
 }
 
-// wokenOnce waits until an Event tells of a wake since then, for which no client waits, and checks that there is one.
+// wokenOnce waits until an Event reports a wake since began, because the plugin may write it after the answer, and checks that it is the
+// only one.
 func (s *story) wokenOnce(c *cnpgv1.Cluster, began time.Time) {
 	s.Helper()
 	for deadline := time.Now().Add(toSettle); s.wakes(c, began) == 0 && time.Now().Before(deadline); {
@@ -217,7 +218,7 @@ func (s *story) wokenOnce(c *cnpgv1.Cluster, began time.Time) {
 	}
 }
 
-// wakes returns of how many wakes of the cluster Events have told since then.
+// wakes counts the wakes of the cluster that Events have reported since began.
 func (s *story) wakes(c *cnpgv1.Cluster, began time.Time) int {
 	s.Helper()
 	var events corev1.EventList
@@ -448,8 +449,8 @@ const (
 	untilAnswered = `until psql -XAtq "%s ` + oneOfMany + `" -c "select 'answered'" 2>/dev/null; do sleep 0.2; done`
 )
 
-// twentyClients makes twenty clients connect at once. They insist on TLS, since libpq otherwise retries without it. The
-// returned channel receives the result.
+// twentyClients makes twenty clients connect at once. They insist on TLS, because libpq otherwise retries without it. The returned
+// channel receives the result.
 func (s *story) twentyClients(c *cnpgv1.Cluster, tries string) <-chan error {
 	s.Helper()
 	ask := fmt.Sprintf(tries, fmt.Sprintf("host=%s-rw user=app dbname=app sslmode=require", c.Name))

@@ -1,4 +1,4 @@
-// Package workflows holds the workflows of CI and of a release against the repository: what they run and name is there.
+// Package workflows checks that what the workflows of CI and of the release run and name exists in the repository.
 package workflows
 
 import (
@@ -251,7 +251,7 @@ func TestRelease_checksBeforeItPushes(t *testing.T) {
 		}
 	}
 	if slices.Sort(pushes); !slices.Equal(pushes, []string{"chart", "images", "release"}) || !w.after("release", "chart") {
-		t.Errorf("the jobs %q may write, and a release may be made without its chart", pushes)
+		t.Errorf("the jobs %q may write, want chart, images and release, with release after chart", pushes)
 	}
 	published := w.Jobs["release"].Steps[len(w.Jobs["release"].Steps)-1]
 	if !strings.HasSuffix(published.Run, "$PRERELEASE") || published.Env["PRERELEASE"] != "${{ contains(github.ref_name, '-') && '--prerelease' || '' }}" {
@@ -290,7 +290,7 @@ func TestFuzz_everyTargetHasItsInputs(t *testing.T) {
 	}
 }
 
-// What the Dockerfiles copy from the repository is there, and is not kept from them.
+// The files that the Dockerfiles copy exist, and .dockerignore does not exclude them.
 func TestDockerfiles_copyWhatIsThere(t *testing.T) {
 	t.Parallel()
 	ignored, err := os.ReadFile(root + "/.dockerignore")

@@ -24,9 +24,9 @@ const (
 	calls     = 1000
 )
 
-// attack has ten addresses hold what they can at every port, and prints whether fifty clients from other addresses wake their
-// clusters meanwhile, how long calls of the operator's take, and what memory the plugin has. Calls of a bystander, a process that
-// is not attacked, take the longer for what the API server and the kernel take of the machine.
+// attack has ten addresses hold as many connections as they can at every port. It prints how soon clients from fifty other addresses wake
+// their clusters, how long the operator's calls take, and how much memory the plugin has. Calls of a bystander, a process that is not
+// attacked, show what the load on the API server and the kernel costs.
 func (f *fleet) attack(ctx context.Context) (err error) {
 	p, err := f.another(ctx, "scale-to-zero-attacked", "plugin-attacked.log")
 	if err != nil {

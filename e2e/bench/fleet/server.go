@@ -25,7 +25,7 @@ const (
 	account   = "system:serviceaccount:cnpg-system:cnpg-scale-to-zero-plugin"
 )
 
-// policy has everything written down that the plugin asks for, except for its watches.
+// policy logs every request of the plugin except its watches.
 const policy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [
 	{"level": "None", "verbs": ["watch"]}, {"level": "Metadata", "users": ["` + account + `"]}, {"level": "None"}]}`
 
