@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the end-to-end tests, and prints the events of go test -json. Tests that disturb all others run one after another. Tests that must
-# be alone take half as long, so the tests of the doze follow them on their cluster. With clusters in the networks "turns" and "alone"
-# (BESIDE) these groups run at the same time; otherwise all tests share one cluster. RUN chooses tests, and CORE leaves out those that
-# begin with whole: either way they share one cluster.
+# Runs the end-to-end tests, and prints the events of go test -json. With a cluster in the network "alone" (BESIDE), the tests that must be
+# alone and those of the doze run there, one after another, while all others run on the main cluster: first, because they do not call
+# t.Parallel, those that disturb all others, and then two at a time. More than three tests and two clusters are too much for two cores:
+# samples and probes time out. Without BESIDE all tests share one cluster. RUN chooses tests, and CORE leaves out those that begin with whole.
 set -uo pipefail
 cd "$(dirname "$0")"
 mkdir -p ../build/e2e
@@ -23,14 +23,12 @@ beside() {
 	go run ./cmd/sidebyside "$@" | grep --line-buffered -v '"Action":"artifacts"'
 	return "${PIPESTATUS[0]}"
 }
-turns=$(beginning disturbing) alone=$(beginning alone) doze=^TestDoze_ nodes=^TestNodes_
+alone=$(beginning alone) doze=^TestDoze_ nodes=^TestNodes_
 if [ -n "${BESIDE:-}" ]; then
 	# A cluster that is not needed any more goes: its processes have work even if nobody uses it.
-	ends() { echo "; status=\$?; SCALE_TO_ZERO_NETWORK=$1 ../../build/cluster down 2>../../build/e2e/down$1.log; exit \$status"; }
 	together=(
-		"$(tests turns -test.parallel=1 "-test.run='$turns'")$(ends turns)"
-		"$(tests alone "-test.run='$alone'" "-test.skip='$nodes'"); first=\$?; $(tests alone -test.parallel=2 "-test.run='$doze'" "-test.skip='$turns|$alone'") && (exit \$first)$(ends alone)"
-		"$(tests "" -test.parallel=2 "-test.skip='$turns|$alone|$doze'")"
+		"$(tests alone -test.parallel=1 "-test.run='$alone|$doze'" "-test.skip='$nodes'"); status=\$?; SCALE_TO_ZERO_NETWORK=alone ../../build/cluster down 2>../../build/e2e/down.log; exit \$status"
+		"$(tests "" -test.parallel=2 "-test.skip='$alone|$doze|$nodes'")"
 	)
 else
 	together=("$(tests "" -test.parallel=2 "-test.run='${RUN:-}'")")

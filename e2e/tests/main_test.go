@@ -111,8 +111,8 @@ func alone(t *testing.T) *disturber {
 	return &disturber{begin(t)}
 }
 
-// disturbing is begin for a test that disturbs what all tests use, and so is not parallel either. `make e2e` runs these on
-// another cluster.
+// disturbing is begin for a test that disturbs what all tests use, and so is not parallel either. `make e2e` runs these
+// before all parallel ones.
 func disturbing(t *testing.T) *preparer {
 	t.Helper()
 	return &preparer{begin(t)}
