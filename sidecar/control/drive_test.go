@@ -2,6 +2,7 @@ package control
 
 import (
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -61,6 +62,25 @@ func TestDrive_theSwitchFollowsTheLastSampleClosely(t *testing.T) {
 		expect(t, w, "asleep", true, asleep)
 		expect(t, w, "a session is ended", 1, func(w *world) int { return len(w.terminated) })
 		expect(t, w, "closely", true, func(w *world) bool { return w.hibernated.Sub(sampled) < 200*time.Millisecond })
+	})
+}
+
+func TestDrive_aUseDuringAnAttemptIsNoBlockerOfTheNext(t *testing.T) {
+	t.Parallel()
+	used := false
+	prepare := func(w *world) {
+		resting(w)
+		w.inSample = func(w *world) {
+			if !used && w.suspended != 0 && w.suspended >= w.resumed { // the session is idle again when it is sampled
+				used, w.stateChanged = true, time.Now()
+			}
+		}
+	}
+	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(2 * time.Minute)
+		expect(t, w, "the first attempt", sleep.ResultAborted, func(w *world) sleep.Result { return w.results[0] })
+		expect(t, w, "an Event says that it is kept awake", false, func(w *world) bool { return slices.Contains(w.events, "SleepBlocked") })
 	})
 }
 

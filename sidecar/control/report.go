@@ -90,10 +90,11 @@ func (p *reporter) abort(ctx context.Context, s *Status, reason idle.Reason) {
 	p.aborted = reason
 	s.Decision.Action, s.Decision.Reason, s.Decision.Blockers = idle.ActionNone, reason, []idle.Reason{reason}
 	attributes := []any{"reason", reason}
-	if reason == idle.ReasonActive { // otherwise nobody learns of a client that is gone again
-		p.aborted = "" // the cluster is not idle, so nothing keeps it awake while it is
+	switch {
+	case reason == idle.ReasonActive, reason == idle.ReasonWaiting: // it was in use, or may have been, and may become idle again
+		p.aborted = ""
 		attributes = append(attributes, "sessions", s.Tally.ByState(), "lastUnseenClient", s.LastPeer)
-	} else if s.Decision.ThresholdPassed {
+	case s.Decision.ThresholdPassed:
 		p.decided(ctx, *s)
 	}
 	p.logger.Info("the cluster is not put to sleep after all", attributes...)
