@@ -70,7 +70,7 @@ e2e: ## Run every end-to-end test, or those of RUN (KUBECONFIG: on that cluster;
 		SCALE_TO_ZERO_NETWORK=nodes RUN=^TestNodes_ ./e2e/on-cluster.sh ./e2e/run.sh || status=1; \
 		rm -rf build/e2e-nodes && mv build/e2e build/e2e-nodes || status=1; \
 	fi; \
-	CORE='$(CORE)' RUN='$(RUN)' BESIDE='$(if $(RUN)$(CORE),,alone)' ./e2e/on-cluster.sh ./e2e/run.sh && exit $$status
+	CORE='$(CORE)' RUN='$(RUN)' BESIDE='$(if $(RUN)$(CORE)$(filter 1 2 3,$(shell nproc)),,alone)' ./e2e/on-cluster.sh ./e2e/run.sh && exit $$status
 
 .PHONY: soak
 soak: ## Run the tests of high availability for as long as the documentation says of them, and those of rare moments again and again

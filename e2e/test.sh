@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the end-to-end tests, and prints the events of go test -json. With a cluster in the network "alone" (BESIDE), the tests that must be
 # alone and those of the doze run there, one after another, while all others run on the main cluster: first, because they do not call
-# t.Parallel, those that disturb all others, and then two at a time. More than three tests and two clusters are too much for two cores:
-# samples and probes time out. Without BESIDE all tests share one cluster. RUN chooses tests, and CORE leaves out those that begin with whole.
+# t.Parallel, those that disturb all others, and then two at a time. Without BESIDE all tests share one cluster: for fewer than four processors
+# another cluster is too much, so that samples and probes time out. RUN chooses tests, and CORE leaves out those that begin with whole.
 set -uo pipefail
 cd "$(dirname "$0")"
 mkdir -p ../build/e2e
