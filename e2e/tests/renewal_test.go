@@ -149,14 +149,14 @@ func (s *story) complaints(since time.Time) (own, refused []string) {
 		log, err := kube.LogsSince(s.ctx, pod.Namespace, pod.Name, "manager", since)
 		s.must(err)
 		for line := range strings.Lines(log) {
-			var entry struct{ Level, Namespace, TS, Error string }
+			var entry struct{ Level, Logger, Namespace, TS, Error string }
 			if json.Unmarshal([]byte(line), &entry) != nil || entry.Namespace != s.namespace {
 				continue
 			}
 			logged = true
 			switch {
 			case entry.Level != "error" || !strings.Contains(line, "plugin"):
-			case operatorsOwn(entry.Error):
+			case operatorsOwn(entry.Logger, entry.Error):
 				own = append(own, entry.TS+" "+entry.Error)
 			default:
 				refused = append(refused, line)
@@ -174,10 +174,13 @@ func (s *story) complaints(since time.Time) (own, refused []string) {
 // internal/cnpi/plugin/repository, setPluginProtocol). A reconciliation that starts meanwhile finds the closed pool, retries
 // five times within 1.6 s, and fails if another reconciliation, of any cluster, holds a connection for longer; it is retried at
 // once. Observed: 1 to 3 s while clusters were being created, 20 s next to one whose instance manager did not answer. A
-// connection being opened for the closed pool is cancelled. What fails once there is a connection does not begin with these words.
-func operatorsOwn(message string) bool {
-	cause, own := strings.CutPrefix(message, "while getting plugin connection: ")
-	return own && (cause == "closed pool" || strings.Contains(cause, "context canceled"))
+// connection being opened for the closed pool is cancelled, at whatever stage, and only by that: the context of the pool's constructor,
+// which logs as setPluginProtocol, ends when the pool is closed (puddle 2.2.2: initResourceValue). Errors of calls on an established
+// connection match neither.
+func operatorsOwn(logger, message string) bool {
+	cause, getting := strings.CutPrefix(message, "while getting plugin connection: ")
+	canceled := strings.HasSuffix(message, "context canceled")
+	return getting && (cause == "closed pool" || strings.Contains(cause, "context canceled")) || logger == "setPluginProtocol" && canceled
 }
 
 func (s *story) secret(name string) *corev1.Secret {
