@@ -118,7 +118,7 @@ func TestDoze_hibernatesForAChangedPassword(t *testing.T) {
 	s.fallsAsleep(c, "asleep for the new password")
 	message, err := kube.AwaitEvent(s.ctx, c, "HibernationRequested", toSettle)
 	s.must(err)
-	if !strings.Contains(message, "passwords") {
+	if !strings.Contains(message, "a password has changed") {
 		t.Errorf("the Event says %q", message)
 	}
 	start := time.Now()
