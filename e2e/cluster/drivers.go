@@ -13,7 +13,7 @@ import (
 // driversSuite is the Debian suite of the clients' image.
 const driversSuite = "trixie"
 
-// drivers are the packages of the clients with which people reach PostgreSQL, beside psql, and of what looks after it from afar.
+// drivers are the packages of PostgreSQL clients in several languages, of psql, and of HAProxy, whose health checks the tests use.
 var drivers = []string{
 	"python3-psycopg", "python3-psycopg-c", "python3-psycopg-pool", "python3-sqlalchemy", "python3-django", "python3-asyncpg",
 	"ruby-activerecord", "ruby-pg", "nodejs", "node-pg", "default-jdk-headless", "libpostgresql-jdbc-java", "libhikaricp-java",
@@ -24,14 +24,31 @@ var drivers = []string{
 // javaSuites are the suites whose versions of pgjdbc are there beside the image's own.
 var javaSuites = []string{"bookworm", "forky"}
 
+// nodePackages are the clients that only npm has. Prisma's client is generated once, and then needs its adapter for node-postgres.
+const nodePackages = `{
+	"private": true,
+	"dependencies": {"postgres": "3.4.9", "@prisma/adapter-pg": "7.10.0", "@prisma/client-runtime-utils": "7.10.0"},
+	"devDependencies": {"@prisma/client": "7.10.0", "prisma": "7.10.0"}
+}
+`
+
+const prismaSchema = `generator client {
+	provider = "prisma-client-js"
+	output   = "./prisma"
+}
+datasource db {
+	provider = "postgresql"
+}
+`
+
 // javaDriver are the packages of pgjdbc and of what it needs itself.
 var javaDriver = regexp.MustCompile(`^(libpostgresql-jdbc-java|libscram-java|libongres-.*-java|libstringprep-java|libsaslprep-java)_`)
 
 // DriversImage makes, unless the cache has it, an image of clients in other languages than C: of Python, Ruby, JavaScript
-// and Java, pgjdbc also in the versions of other suites, under /opt. It returns its archive and its name.
+// and Java, pgjdbc also in the versions of other suites and what only npm has, under /opt. It returns its archive and its name.
 func (l Layout) DriversImage(ctx context.Context, progress *Progress) (archive, name string, err error) {
 	name = "localhost/drivers:" + driversSuite
-	root, err := l.keyed("drivers", nil, fmt.Sprint(driversSuite, drivers, javaSuites, javaDriver, unneeded, leftOut, rootFiles, rootDirectories, devices))
+	root, err := l.keyed("drivers", nil, fmt.Sprint(driversSuite, drivers, javaSuites, javaDriver, nodePackages, prismaSchema, unneeded, leftOut, rootFiles, rootDirectories, devices))
 	if err != nil {
 		return "", "", err
 	}
@@ -51,8 +68,10 @@ func (l Layout) DriversImage(ctx context.Context, progress *Progress) (archive, 
 		if err := furnish(part); err != nil {
 			return err
 		}
-		_, err = do(ctx, "ldconfig", "-r", part)
-		return err
+		if _, err := do(ctx, "ldconfig", "-r", part); err != nil {
+			return err
+		}
+		return addNodePackages(ctx, progress, part)
 	})
 	if err != nil {
 		return "", "", err
@@ -80,6 +99,33 @@ func addJavaDriver(ctx context.Context, work, root, suite string) error {
 			continue
 		}
 		if _, err := do(ctx, "dpkg-deb", "-x", archive, target); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addNodePackages puts them and Prisma's generated client under /opt/node.
+func addNodePackages(ctx context.Context, progress *Progress, root string) error {
+	if err := installPackages(ctx, progress, map[string]string{"npm": "npm"}); err != nil {
+		return err
+	}
+	target := filepath.Join(root, "opt", "node")
+	if err := os.MkdirAll(target, 0o755); err != nil {
+		return fmt.Errorf("make /opt/node: %w", err)
+	}
+	for name, content := range map[string]string{"package.json": nodePackages, "schema.prisma": prismaSchema} {
+		if err := writeFile(filepath.Join(target, name), content); err != nil {
+			return err
+		}
+	}
+	for _, command := range [][]string{
+		{"npm", "--prefix", target, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"},
+		// The generator does not run the engine, but downloads it unless it is told where one is.
+		{"chroot", root, "env", "-C", "/opt/node", "PRISMA_SCHEMA_ENGINE_BINARY=/bin/true", "node", "node_modules/prisma/build/index.js", "generate", "--schema", "schema.prisma"},
+		{"npm", "--prefix", target, "prune", "--omit=dev", "--ignore-scripts", "--no-package-lock"},
+	} {
+		if _, err := do(ctx, command[0], command[1:]...); err != nil {
 			return err
 		}
 	}

@@ -101,8 +101,8 @@ func space(needs map[string]uint64) error {
 	return problem
 }
 
-// installPackages installs what is missing. Debian's packages would start their services, which policy-rc.d forbids.
-func installPackages(ctx context.Context, progress *Progress) error {
+// installPackages installs the packages whose programs are missing. Debian's packages would start their services, which policy-rc.d forbids.
+func installPackages(ctx context.Context, progress *Progress, packages map[string]string) error {
 	var missing []string
 	for program, name := range packages {
 		if _, err := exec.LookPath(program); err != nil {

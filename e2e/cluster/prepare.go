@@ -34,7 +34,7 @@ func (l Layout) Prepare(ctx context.Context, progress *Progress, versions Versio
 
 // prepare builds what the cache does not have.
 func (l Layout) prepare(ctx context.Context, progress *Progress, versions Versions) (artefacts, error) {
-	if err := installPackages(ctx, progress); err != nil {
+	if err := installPackages(ctx, progress, packages); err != nil {
 		return artefacts{}, fmt.Errorf("install Debian packages: %w", err)
 	}
 	var a artefacts
@@ -138,7 +138,7 @@ func cached(path string) bool {
 	return err == nil
 }
 
-// writeImage writes an image of one layer, unless the cache has it.
+// writeImage writes an image, unless the cache has it.
 func writeImage(progress *Progress, archive, name string, config images.Config, layers ...images.Layer) error {
 	if cached(archive) {
 		return nil

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"cmp"
 	"database/sql"
 	"fmt"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 
@@ -24,11 +26,23 @@ var afterACut = map[string]string{
 	"Django with CONN_MAX_AGE": "1", "Django with CONN_HEALTH_CHECKS": "0",
 	"asyncpg": "0", "Active Record": "0", "HikariCP": "0",
 	"node-postgres": "0", "node-postgres that keeps connections": "0",
+	"Postgres.js": "0", "Prisma": "0", "Prisma that keeps connections": "0", "Prisma with maxWait": "0",
+}
+
+// refusalText is a part of the gateway's text for a cluster under maintenance. Most drivers show it, because by default they use no TLS, or
+// connect again without it. withoutText has what the others show, by the mode of TLS. docs/reference/client-errors.md has the same.
+const refusalText = "end the maintenance, or set reusePVC to true"
+
+var withoutText = map[string]map[string]string{
+	"psycopg_pool":            {"prefer": "couldn't get a connection", "disable": "couldn't get a connection"},
+	"psycopg_pool with check": {"prefer": "couldn't get a connection", "disable": "couldn't get a connection"},
+	"asyncpg":                 {"prefer": ""},
+	"HikariCP":                {"prefer": "SSL error: Remote host terminated the handshake"},
 }
 
 // Pools and frameworks in five languages connect to a sleeping cluster, each with its defaults but for its timeouts, and are answered
 // without an error. With activity=queries their idle connections are terminated for the next sleep, and what follows costs as many errors
-// as the page says.
+// as the page says. What a refusal shows is on another page.
 func TestStacks(t *testing.T) {
 	whole(t)
 	t.Parallel()
@@ -47,7 +61,7 @@ func TestStacks(t *testing.T) {
 		s.sleeps(c)
 	}}} {
 		depth.asleep()
-		stacks := s.startStacks(fmt.Sprintf("host=%s user=app password=%s dbname=app", s.address(c, "rw"), s.password(c)), c.Name+"-rw", s.password(c))
+		stacks := s.startStacks(c, "prefer", 2*time.Minute, 10)
 		for _, expected := range []func(name string) string{
 			func(string) string { return "0" },
 			func(name string) string { return afterACut[name] },
@@ -65,23 +79,45 @@ func TestStacks(t *testing.T) {
 		}
 		stacks.stop(s)
 	}
+	s.sleeps(c)
+	s.maintain(c, true)
+	_, err := kube.AwaitEvent(s.ctx, c, "WakeRefused", toSettle)
+	s.must(err)
+	for _, sslmode := range []string{"prefer", "disable"} {
+		step++
+		stacks := s.startStacks(c, sslmode, 10*time.Second, 1)
+		for name, seen := range stacks.use(s, step) {
+			_, shown, _ := strings.Cut(seen, "\t")
+			want, without := withoutText[name][sslmode]
+			if without != !strings.Contains(shown, refusalText) || !strings.Contains(shown, want) {
+				t.Errorf("refused with sslmode=%s, %s shows %q, want %q", sslmode, name, shown, cmp.Or(want, refusalText))
+			}
+		}
+		stacks.stop(s)
+	}
 }
 
 // programs are those of testdata/stacks, each with how it is run.
 var programs = map[string]string{
 	"stacks.py": "exec python3 /tmp/stacks.py", "stacks.rb": "exec ruby /tmp/stacks.rb",
-	"stacks.js": "NODE_PATH=/usr/share/nodejs exec node /tmp/stacks.js", "Stacks.java": "exec java -cp " + hikari + " /tmp/Stacks.java",
+	"stacks.js": "NODE_PATH=/usr/share/nodejs:/opt/node/node_modules exec node /tmp/stacks.js", "Stacks.java": "exec java -cp " + hikari + " /tmp/Stacks.java",
 }
 
 // stacks are pools of this process, and the programs of testdata/stacks, which run in the drivers' pod.
 type stacks struct {
 	pool     *pgxpool.Pool
 	database *sql.DB
+	tries    int // for each answer
 }
 
-// startStacks starts them. They connect when they are first used.
-func (s *story) startStacks(settings, host, password string) stacks {
+// startStacks starts them. They connect when they are first used, for at most so long at each try.
+func (s *story) startStacks(c *cnpgv1.Cluster, sslmode string, timeout time.Duration, tries int) stacks {
 	s.Helper()
+	settings := fmt.Sprintf("host=%s user=app password=%s dbname=app sslmode=%s", s.address(c, "rw"), s.password(c), sslmode)
+	environment := fmt.Sprintf("PGPASSWORD=%s SSLMODE=%s TIMEOUT=%.0f TRIES=%d", s.password(c), sslmode, timeout.Seconds(), tries)
+	if sslmode != "prefer" { // with which node-postgres would verify the certificate
+		environment += " PGSSLMODE=" + sslmode
+	}
 	pool, err := pgxpool.New(s.ctx, settings)
 	s.must(err)
 	s.Cleanup(pool.Close)
@@ -90,13 +126,13 @@ func (s *story) startStacks(settings, host, password string) stacks {
 	s.Cleanup(func() { _ = database.Close() })
 	for file, command := range programs {
 		s.must(kube.Put(s.ctx, s.namespace, "drivers", "drivers", "testdata/stacks/"+file, "/tmp/"+file))
-		script := fmt.Sprintf("cd /tmp; : >%[1]s.in; export PGPASSWORD=%[2]s; "+
+		script := fmt.Sprintf("cd /tmp; : >%[1]s.in; export %[2]s; "+
 			"(tail -f %[1]s.in | (echo $BASHPID >%[1]s.pid; %[3]s %[4]s) >%[1]s.out 2>%[1]s.err) >/dev/null 2>&1 </dev/null &",
-			file, password, command, host)
+			file, environment, command, c.Name+"-rw")
 		_, err := kube.Exec(s.ctx, s.namespace, "drivers", "drivers", "bash", "-c", script)
 		s.must(err)
 	}
-	return stacks{pool, database}
+	return stacks{pool, database, tries}
 }
 
 // use has every stack execute a statement at the same time, and returns for each the number of errors before its answer and the first.
@@ -111,9 +147,12 @@ func (k stacks) use(s *story, step int) map[string]string {
 	} {
 		group.Go(func() {
 			first, errors := "", 0
-			for err := ask(); err != nil && errors < 10; err = ask() {
+			for err := ask(); err != nil; err = ask() {
 				if errors++; errors == 1 {
-					first = err.Error()
+					first = strings.Join(strings.Fields(err.Error()), " ")
+				}
+				if errors == k.tries {
+					break
 				}
 			}
 			mutex.Lock()

@@ -16,6 +16,7 @@ import psycopg_pool
 import sqlalchemy
 
 host, password = sys.argv[1], os.environ["PGPASSWORD"]
+timeout, tries = int(os.environ["TIMEOUT"]), int(os.environ["TRIES"])
 SELECT = "select 1"
 
 
@@ -24,7 +25,7 @@ def pooled(**settings):
 
     def ask():
         if not made:
-            made.append(psycopg_pool.ConnectionPool(f"host={host} user=app dbname=app", open=True, timeout=120, **settings))
+            made.append(psycopg_pool.ConnectionPool(f"host={host} user=app dbname=app", open=True, timeout=timeout, **settings))
         with made[0].connection() as connection:
             connection.execute(SELECT)
 
@@ -59,7 +60,7 @@ def asynchronous():
 
     async def ask():
         if not made:
-            made.append(await asyncpg.create_pool(host=host, user="app", database="app", password=password, timeout=120))
+            made.append(await asyncpg.create_pool(host=host, user="app", database="app", password=password, timeout=timeout))
         await made[0].execute(SELECT)
 
     return lambda: asyncio.run_coroutine_threadsafe(ask(), loop).result()
@@ -82,7 +83,7 @@ threads = {name: concurrent.futures.ThreadPoolExecutor(1) for name in stacks}  #
 
 def use(ask):
     errors = []
-    while len(errors) < 10:
+    while len(errors) < tries:
         try:
             ask()
             break

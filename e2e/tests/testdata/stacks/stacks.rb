@@ -11,7 +11,7 @@ $stdin.each_line(chomp: true) do |line|
     ActiveRecord::Base.connection_pool.with_connection { |connection| connection.select_value("select 1") }
   rescue StandardError => error
     errors << error.message.split.join(" ")
-    retry if errors.length < 10
+    retry if errors.length < ENV.fetch("TRIES").to_i
   end
   puts [line, "Active Record", errors.length, errors.first].join("\t"), "#{line}\tend"
 end
