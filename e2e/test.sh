@@ -16,7 +16,7 @@ tests() {
 	local kept=$PWD/../build/e2e/kept${network:+/$network}
 	mkdir -p "$kept"
 	echo "cd '$PWD/tests' && SCALE_TO_ZERO_NETWORK=${network:-${SCALE_TO_ZERO_NETWORK:-}} $INSIDE go tool test2json -t -p e2e/tests${network:+/$network} ../../build/e2e/tests" \
-		"-test.v=test2json -test.timeout=180m -test.artifacts -test.outputdir='$kept' $*"
+		"-test.v=test2json -test.timeout=300m -test.artifacts -test.outputdir='$kept' $*"
 }
 # gotestsum 1.13.0 does not know the event "artifacts" of Go 1.26: it then forgets what a failed test has printed.
 beside() {
