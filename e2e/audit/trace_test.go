@@ -113,6 +113,7 @@ func TestTraces(t *testing.T) {
 		{"a new primary's list stands after the failover that its next write shows", made + led("c-2", 2) + logged("list", aSidecar, "backups", 3, 3, 200, "null", "null") + led("c-1", 4), "failover backups-listed"},
 		{"the old one's stands before", made + led("c-1", 2) + logged("list", aSidecar, "backups", 3, 3, 200, "null", "null") + led("c-2", 4), "backups-listed failover"},
 		{"a plugin in the operator's pod is the plugin", made + wrote("patch", aSidecar, 1, 1, 2, announcement) + wrote("patch", inOperator, 2, 2, 3, announcement+`, "xata.io/scale-to-zero-gateway-ready": "a"`), "announce acknowledge"},
+		{"an apply that creates it begins a trace", strings.Replace(wrote("patch", aPerson, 0, 0, 1, ""), `"code": 200`, `"code": 201`, 1) + wrote("patch", aPerson, 1, 1, 2, on), "person-hibernates"},
 		{"what was made before the log begins is left out", wrote("patch", aPerson, 1, 1, 2, on), "left out"},
 		{"so is what somebody else fenced", made + wrote("patch", aPerson, 1, 1, 2, fenced), "left out"},
 		{"what has dozed may hibernate without a doze later", held + wrote("patch", aSidecar, 4, 4, 5, announcement), "announce acknowledge hold announce"},

@@ -3,6 +3,7 @@ package audit
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 )
 
@@ -112,7 +113,7 @@ func (t *tracer) wroteCluster(r *record) {
 	if uid := string(r.object.Metadata.UID); uid != t.uid {
 		t.finish()
 		t.uid, t.state, t.unanswered = uid, state{}, nil
-		if r.verb == "create" {
+		if r.verb == "create" || r.code == http.StatusCreated { // server-side apply creates by a patch
 			t.current = &Trace{Namespace: r.namespace, Name: r.name, UID: uid}
 			if t.suspendable() {
 				t.say(r, r, SchedulesAppear)
