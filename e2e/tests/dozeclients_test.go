@@ -125,6 +125,11 @@ func TestDoze_servesBeforeItsPodIsReady(t *testing.T) {
 func (s *story) servesWhileUnready(c *cnpgv1.Cluster) bool {
 	s.Helper()
 	pod := s.dozes(c)
+	// Only then does the kubelet ask the instance manager before the pod is ready again. It needs three failures, ten seconds apart.
+	_, err := scenario.Await(s.ctx, kube, pod.DeepCopy(), "without PostgreSQL's readiness", toSettle, func(p *corev1.Pod) bool {
+		return slices.ContainsFunc(p.Status.ContainerStatuses, func(status corev1.ContainerStatus) bool { return status.Name == "postgres" && !status.Ready })
+	})
+	s.must(err)
 	managers := scenario.Processes(func(cmdline []string) bool {
 		return len(cmdline) > 2 && cmdline[0] == "/controller/manager" && cmdline[1] == "instance" && cmdline[2] == "run"
 	}, string(pod.UID))
@@ -133,8 +138,15 @@ func (s *story) servesWhileUnready(c *cnpgv1.Cluster) bool {
 	}
 	call := s.caller(c)
 	defer func() { _ = syscall.Kill(managers[0], syscall.SIGCONT) }()
-	s.must(<-call())
+	first := call()
+	// PostgreSQL starts it as soon as it accepts sessions. Once a client is answered, the pod may already be ready.
+	for deadline := time.Now().Add(toWake); !runs(pod, "logical replication launcher"); pause(s, 10*time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.Fatal("PostgreSQL does not start")
+		}
+	}
 	s.must(syscall.Kill(managers[0], syscall.SIGSTOP))
+	s.must(<-first)
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(&pod), &pod))
 	wasReady := scenario.Ready(&pod)
 	stopped, end := time.Now(), time.After(managerStops)

@@ -100,8 +100,7 @@ func (s *story) startingUp(c *cnpgv1.Cluster) {
 	s.Helper()
 	for deadline := time.Now().Add(toHealthy); ; pause(s, pollEvery) {
 		for _, pod := range s.instances(c) {
-			isStartup := func(cmdline []string) bool { return isPostgres(cmdline) && strings.Contains(cmdline[0], " startup") }
-			if len(scenario.Processes(isStartup, string(pod.UID))) == 1 {
+			if runs(pod, "startup") {
 				return
 			}
 		}
@@ -109,6 +108,12 @@ func (s *story) startingUp(c *cnpgv1.Cluster) {
 			s.Fatal("PostgreSQL does not start up")
 		}
 	}
+}
+
+// runs reports whether the PostgreSQL of a pod has a process of that title.
+func runs(pod corev1.Pod, title string) bool {
+	titled := func(cmdline []string) bool { return isPostgres(cmdline) && strings.Contains(cmdline[0], " "+title) }
+	return len(scenario.Processes(titled, string(pod.UID))) == 1
 }
 
 // isPostgres reports whether a process is one of PostgreSQL's. The postmaster's children say in their command line what they are.
