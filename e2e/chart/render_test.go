@@ -240,8 +240,8 @@ func TestRender_isWhatKustomizeGives(t *testing.T) {
 		},
 		{
 			rule:          "a priority",
-			values:        []string{"certificate.provider=none", "policies.instances=false", "policies.plugin=false", "priorityClassName=system-cluster-critical"},
-			kustomization: base + components("priority"),
+			values:        []string{"policies.instances=false", "policies.plugin=false", "priorityClassName=system-cluster-critical"},
+			kustomization: base + components("self-provisioned-certificates", "priority"),
 		},
 		{rule: "OpenShift", values: []string{"openshift=true"}, kustomization: "resources: [MANIFESTS/overlays/openshift]\n"},
 		{
