@@ -67,6 +67,7 @@ func TestRecall_everySleepIsOnTime(t *testing.T) {
 		for i := range repeats(s.T, "GAPS", 4) {
 			s.visitsBriefly(c, 0, random) // wakes it
 			s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+			s.visitsBriefly(c, 0, random) // the cluster may have been idle for the threshold by now
 			pause(s, time.Duration(random.Int64N(int64(threshold))))
 			ended := s.visitsBriefly(c, i, random)
 			s.asleepOnTime(c, ended, time.Now(), threshold)
