@@ -75,7 +75,7 @@ e2e: ## Run every end-to-end test, or those of RUN (KUBECONFIG: on that cluster;
 .PHONY: soak
 soak: ## Run the tests of high availability for as long as the documentation says of them, and those of rare moments again and again
 	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=15 LOST_ANSWERS=10 RENEWALS=50 DOZES=100 SESSIONS=1000 GAPS=50 CYCLES=50 THRESHOLDS=10 RESTARTS=12 \
-	./e2e/on-cluster.sh sh -c 'go -C e2e test -exec "$$INSIDE" -count=1 -timeout 180m -parallel 2 -v -run "$(SOAKRUN)" ./tests/...'
+	./e2e/on-cluster.sh sh -c 'go -C e2e test -exec "$$INSIDE" -count=1 -timeout 10h -parallel $(if $(filter 1 2 3,$(shell nproc)),1,6) -v -run "$(SOAKRUN)" ./tests/...'
 
 .PHONY: e2e-matrix
 # Other tests than the main ones write no table.
