@@ -79,11 +79,11 @@ soak: ## Run the tests of high availability for as long as the documentation say
 
 .PHONY: e2e-matrix
 # Other tests than the main ones write no table.
-e2e-matrix: ## Run the main end-to-end tests on clusters of several versions, made here in turn, and write the table of docs/reference/compatibility.md (MATRIX, MATRIXRUN); hours
+e2e-matrix: ## Run the tests of MATRIXRUN on clusters of several versions, made here in turn, and write the table of docs/reference/compatibility.md (MATRIX, MATRIXRUN); hours
 	TABLE='$(if $(filter file,$(origin MATRIXRUN)),docs/reference/compatibility.md)' ./e2e/matrix.sh '$(MATRIXRUN)' $(MATRIX)
 
 .PHONY: e2e-kind
-e2e-kind: ## Run the main end-to-end tests on a cluster of kind with build/plugin.tar and build/sidecar.tar (KIND_NODE, KIND_OPERATOR)
+e2e-kind: ## Run the tests of MATRIXRUN on a cluster of kind with build/plugin.tar and build/sidecar.tar (KIND_NODE, KIND_OPERATOR)
 	@KIND='$(KIND)' NODE='$(KIND_NODE)' OPERATOR='$(KIND_OPERATOR)' TAG='$(TAG)' REGISTRY='$(REGISTRY)' REQUIRE_CLUSTER=1 \
 	./e2e/kind.sh go -C e2e test -count=1 -timeout 60m -parallel 5 -v -run '$(MATRIXRUN)' ./tests/...
 
@@ -184,7 +184,7 @@ lint: ## Check style, module files, workflows, licences and known vulnerabilitie
 		echo "== $$check"; $(MAKE) --no-print-directory lint-$$check || failed="$$failed $$check"; \
 	done; test -z "$$failed" || { echo "lint: failed:$$failed" >&2; exit 1; }
 
-lint-quick: lint-format lint-vet lint-modules lint-linters lint-chart ## The checks that need no database of vulnerabilities
+lint-quick: lint-format lint-vet lint-modules lint-linters lint-chart ## Check style, module files and the chart
 
 lint-format:
 	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
