@@ -139,7 +139,7 @@ func (s *story) servesWhileUnready(c *cnpgv1.Cluster) bool {
 	call := s.caller(c)
 	defer func() { _ = syscall.Kill(managers[0], syscall.SIGCONT) }()
 	first := call()
-	// PostgreSQL starts it as soon as it accepts sessions. Once a client is answered, the pod may already be ready.
+	// This process starts as soon as PostgreSQL accepts sessions. Once a client has been answered, the pod may already be ready.
 	for deadline := time.Now().Add(toWake); !runs(pod, "logical replication launcher"); pause(s, 10*time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.Fatal("PostgreSQL does not start")
