@@ -2,6 +2,7 @@ package waker
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -317,6 +318,45 @@ func TestSendClientAddress_tellsASidecarThatStartsLate(t *testing.T) {
 			t.Error("it is not sent again")
 		}
 	}
+}
+
+// late answers like a sidecar that starts at a time, and records what it has accepted.
+type late struct {
+	since    time.Time
+	accepted chan string
+}
+
+func (l late) RoundTrip(r *http.Request) (*http.Response, error) {
+	if time.Now().Before(l.since) {
+		return nil, errors.New("connection refused")
+	}
+	body, err := io.ReadAll(r.Body)
+	l.accepted <- string(body)
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, err
+}
+
+func TestSendClientAddress_repeatsEachAddressForAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, awake).waker
+		sidecar := late{since: time.Now().Add(70 * time.Second), accepted: make(chan string, 2)}
+		w.Sidecars = NewSidecars(slog.New(slog.DiscardHandler))
+		w.Sidecars.client.Transport = sidecar
+		instance, peer := netip.MustParseAddrPort("10.0.0.1:5432"), netip.MustParseAddrPort("192.0.2.1:5000")
+		for _, port := range []uint16{40000, 40001} { // the second one is sent 50 s after the first
+			w.SendClientAddress(t.Context(), instance, netip.AddrPortFrom(instance.Addr(), port), peer)
+			time.Sleep(50 * time.Second) // the bubble's clock
+		}
+		synctest.Wait()
+		close(sidecar.accepted)
+		accepted := ""
+		for body := range sidecar.accepted {
+			accepted += body
+		}
+		if want := `{"version":1,"port":40001,"peer":"192.0.2.1:5000"}`; accepted != want {
+			t.Errorf("the sidecar has accepted %q, want %s", accepted, want)
+		}
+	})
 }
 
 func TestSidecars_followNoRedirect(t *testing.T) {

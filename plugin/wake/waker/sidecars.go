@@ -100,29 +100,37 @@ func (w *Waker) SendClientAddress(ctx context.Context, target, local, peer netip
 	}
 	address := contract.ClientAddress{Port: local.Port(), Peer: peer}
 	if !w.Sidecars.Send(ctx, target.Addr(), address) && ctx.Err() == nil { // otherwise there will be no session
-		w.unsent.Change(target.Addr(), func(addresses *[]contract.ClientAddress) bool {
+		w.unsent.Change(target.Addr(), func(addresses *[]unsent) bool {
 			if len(*addresses) == 0 {
 				go w.resend(target.Addr())
 			}
-			*addresses = append(*addresses, address)
+			*addresses = append(*addresses, unsent{address, time.Now().Add(resendFor)})
 			return true
 		})
 	}
 }
 
+// unsent is an address that a sidecar has not accepted, and until when it is sent again.
+type unsent struct {
+	contract.ClientAddress
+	until time.Time
+}
+
 // resend repeats the addresses until a sidecar that starts after its PostgreSQL knows of every session that was
 // forwarded. One may end before the sidecar's first sample, but the wake was used.
 func (w *Waker) resend(instance netip.Addr) {
-	if wait.PollUntilContextTimeout(w.Base, resendEvery, resendFor, false, func(ctx context.Context) (done bool, _ error) {
-		for !done && w.Sidecars.Send(ctx, instance, w.unsent.Get(instance)[0]) {
-			w.unsent.Change(instance, func(addresses *[]contract.ClientAddress) bool {
+	_ = wait.PollUntilContextCancel(w.Base, resendEvery, false, func(ctx context.Context) (done bool, _ error) {
+		for !done {
+			oldest := w.unsent.Get(instance)[0]
+			if time.Now().Before(oldest.until) && !w.Sidecars.Send(ctx, instance, oldest.ClientAddress) {
+				break
+			}
+			w.unsent.Change(instance, func(addresses *[]unsent) bool {
 				*addresses = (*addresses)[1:]
 				done = len(*addresses) == 0
 				return !done
 			})
 		}
 		return done, nil
-	}) != nil {
-		w.unsent.Delete(instance)
-	}
+	})
 }

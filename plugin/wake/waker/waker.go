@@ -130,7 +130,7 @@ type Waker struct {
 	searches        searches
 	ongoing         keyed.Map[types.NamespacedName, ongoing]
 	// unsent are the addresses that sidecars have not accepted yet, by instance. A goroutine for each sends them.
-	unsent keyed.Map[netip.Addr, []contract.ClientAddress]
+	unsent keyed.Map[netip.Addr, []unsent]
 }
 
 var _ gateway.Backend = (*Waker)(nil)
