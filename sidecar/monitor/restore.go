@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -26,7 +27,8 @@ type checkpoints struct {
 // nothing from it.
 func (m *Monitor) Checkpoint(state idle.State) {
 	kept := Checkpoint{Specification: m.settings.Specification, State: idle.State{LastActivity: state.LastActivity}}
-	proven := m.sessions.status.Known && m.sockets.watching() && m.sessions.used.IsZero()
+	connecting := slices.Contains(m.sessions.newest.Blockers, idle.ReasonConnecting) // its end would be missed
+	proven := m.sessions.status.Known && m.sockets.watching() && m.sessions.used.IsZero() && !connecting
 	if proven {
 		kept.State, kept.Ledger, kept.Started = state, m.sessions.newest.Ledger, m.sessions.newest.Started
 	}

@@ -96,6 +96,11 @@ func TestCheckpoint_keepsWhatIsProven(t *testing.T) {
 		if m.Checkpoint(state); i.kept.State != state {
 			t.Errorf("after the next sample kept is %+v", i.kept)
 		}
+		i.open = []activity.Open{{Peer: client(time.Now()).Peer, Received: 700}}
+		_, _ = m.Sample(t.Context())
+		if m.Checkpoint(state); !i.kept.State.IdleSince.IsZero() {
+			t.Errorf("while a client logs in kept is %+v", i.kept)
+		}
 	})
 }
 
