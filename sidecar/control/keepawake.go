@@ -32,7 +32,7 @@ type keepAwakeRequest struct {
 	until   time.Time     // zero: remove the annotation
 	writing bool          // it is being written
 	kept    bool          // it is not written, because the cluster is only observed
-	next    time.Time     // when it may be written
+	next    time.Time     // when it may be written, unless it is urgent
 	wait    time.Duration // before the next try, if the last one failed
 }
 
@@ -47,7 +47,7 @@ func (k *keepAwakeRequest) take(request monitor.KeepAwakeRequest, policy idle.Po
 	}
 	until, err := time.Parse(time.RFC3339, annotation)
 	k.instead, k.extends = annotation, foreign && err == nil && now.Before(until)
-	k.pending, k.until, k.wait = true, request.Until, 0
+	k.pending, k.until = true, request.Until
 	switch {
 	case !request.Released:
 		k.until = later(k.until, policy.KeepAwakeUntil)
@@ -86,7 +86,7 @@ func (k *cluster) persistKeepAwake(view kubernetes.View) task {
 		r.pending = !r.until.IsZero() && time.Now().Before(r.until)
 		return nil
 	}
-	if time.Now().Before(r.next) && (r.wait != 0 || value != nil) {
+	if time.Now().Before(r.due(current)) {
 		return nil
 	}
 	r.writing, r.tried = true, text
@@ -94,6 +94,18 @@ func (k *cluster) persistKeepAwake(view kubernetes.View) task {
 	return k.annotate(contract.AnnotationKeepAwakeUntil, view, func(ctx context.Context) (kubernetes.View, error) {
 		return k.Kubernetes.KeepAwake(ctx, view, value, extends)
 	})
+}
+
+// due returns when the request may be written, given the annotation's value. A release, or a request that at least
+// doubles what is left and adds an interval or more, does not wait, because a switchover or a drain would lose it.
+func (k *keepAwakeRequest) due(current string) time.Time {
+	until, err := time.Parse(time.RFC3339, current)
+	left := time.Until(until)
+	doubles := err == nil && left > 0 && k.until.Sub(until) >= max(left, keepAwakeWriteInterval)
+	if k.wait == 0 && (k.until.IsZero() || doubles) {
+		return k.next.Add(-keepAwakeWriteInterval)
+	}
+	return k.next
 }
 
 // wroteKeepAwake records whether it was written. Before the next write, the watch will have delivered the result.
@@ -121,5 +133,5 @@ func (k *cluster) keepAwakeDue(view kubernetes.View) time.Time {
 	if !k.keepAwake.pending || k.keepAwake.writing || k.keepAwake.kept || view.CurrentPrimary != k.Pod {
 		return time.Time{}
 	}
-	return k.keepAwake.next
+	return k.keepAwake.due(view.Annotations[contract.AnnotationKeepAwakeUntil])
 }

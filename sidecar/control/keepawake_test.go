@@ -186,19 +186,36 @@ func TestKeepAwake_aReleaseAndAShorterRequestInOneTransaction(t *testing.T) {
 	})
 }
 
-func TestKeepAwake_isWrittenOnceAMinute(t *testing.T) {
+func TestKeepAwake_isWrittenAtOnceIfItDoublesWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		loop.Deliver(w.seen())
 		wait(10 * time.Second)
-		written := map[string]bool{}
-		for range 600 { // ten minutes of an application that asks every second
-			keepAwake(w)
-			wait(time.Second)
-			w.with(func(w *world) { written[w.view.Annotations[contract.AnnotationKeepAwakeUntil]] = true })
-		}
-		if len(written) < 9 || len(written) > 11 {
-			t.Errorf("written %d times in ten minutes", len(written))
-		}
+		keepAwake(w)
+		wait(10 * time.Second)
+		loop.Deliver(w.seen())
+		until := time.Now().Add(2 * time.Hour)
+		w.notification()(postgres.Notification{Kind: postgres.KindKeepAwake, For: 2 * time.Hour, At: time.Now()})
+		wait(time.Second)
+		expect(t, w, "keep-awake-until", until.UTC().Format(time.RFC3339), keepAwakeUntil)
 	})
+}
+
+func TestKeepAwake_isWrittenOnceAMinute(t *testing.T) {
+	t.Parallel()
+	for _, lasts := range []time.Duration{time.Hour, 90 * time.Second, 2 * time.Second} {
+		live(t, func(t *testing.T, w *world, loop *Loop) {
+			loop.Deliver(w.seen())
+			wait(10 * time.Second)
+			written := map[string]bool{}
+			for range 600 { // ten minutes of an application that asks every second
+				w.notification()(postgres.Notification{Kind: postgres.KindKeepAwake, For: lasts, At: time.Now()})
+				wait(time.Second)
+				w.with(func(w *world) { written[w.view.Annotations[contract.AnnotationKeepAwakeUntil]] = true })
+			}
+			if len(written) < 9 || len(written) > 11 {
+				t.Errorf("for %s: written %d times in ten minutes", lasts, len(written))
+			}
+		})
+	}
 }
