@@ -110,14 +110,21 @@ func TestTally_countsEveryState(t *testing.T) {
 	}
 }
 
-func TestTally_hasThePoolersIdleSessionEnded(t *testing.T) {
+func TestTally_hasTheSessionsOfPoolersAndSlotsyncWorkersEnded(t *testing.T) {
 	t.Parallel()
+	standby := netip.MustParseAddrPort("10.0.0.2:5000")
+	rules := Rules{Instances: []string{"c-2"}, Addresses: []netip.Addr{standby.Addr()}}
+	worker := Terminable{PID: 3, Started: 10, Infrastructure: true}
 	for state, want := range map[string][]Terminable{
-		"idle":   {{PID: 1, Started: 10, Idle: true, Changed: 5, Infrastructure: true}},
-		"active": nil,
+		"idle":   {{PID: 1, Started: 10, Idle: true, Changed: 5, Infrastructure: true}, worker},
+		"active": {worker},
 	} {
 		var tally Tally
 		tally.Add(Session{BackendType: "client backend", User: PoolerUser, Database: "postgres", State: state, PID: 1, Started: 10, Changed: 5}, Rules{})
+		follower := Session{BackendType: "client backend", User: StandbyUser, Application: "c-2", Peer: standby, State: state, PID: 3, Started: 10, Changed: 5}
+		tally.Add(follower, rules)
+		follower.BackendType, follower.PID = "walsender", 4 // a shutdown sends it the last of the WAL
+		tally.Add(follower, rules)
 		tally.Add(Session{BackendType: "client backend", User: "postgres", Application: "cnpg-instance-manager", Local: true, State: "idle", PID: 2}, Rules{})
 		if diff := cmp.Diff(want, tally.Terminable(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" || len(tally.InUse()) != 0 {
 			t.Errorf("%s (-want +got):\n%s", state, diff)

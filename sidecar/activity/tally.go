@@ -30,7 +30,7 @@ type Terminable struct {
 	// Idle says that the session does not count because it has been idle since Changed, in microseconds since 1970.
 	Idle    bool
 	Changed int64
-	// Infrastructure says that the session is PgBouncer's, whose statements do not count as use either.
+	// Infrastructure says that the session is PgBouncer's or a standby's, whose statements do not count as use either.
 	Infrastructure bool
 }
 
@@ -71,6 +71,9 @@ func (t *Tally) Add(s Session, rules Rules) {
 	// PgBouncer keeps it for its next auth_query.
 	case class == ClassInfrastructure && s.User == PoolerUser && s.State == "idle":
 		t.addTerminable(Terminable{PID: s.PID, Started: s.Started, Idle: true, Changed: s.Changed, Infrastructure: true})
+	// A standby's slotsync worker keeps it, and connects again.
+	case class == ClassInfrastructure && s.User == StandbyUser && s.BackendType == "client backend":
+		t.addTerminable(Terminable{PID: s.PID, Started: s.Started, Infrastructure: true})
 	}
 	t.classes[class]++
 	if class != ClassInfrastructure && class != ClassInternal && class != ClassIgnored && !s.Peer.IsValid() {

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,8 +67,11 @@ func (e *sessionEnder) end(ctx context.Context, of *attempt) (judged, ended int,
 		return 0, 0, nil
 	}
 	ended, err = terminator.Terminate(ctx, sessions)
-	if of.ended += ended; err != nil {
-		of.unconfirmed += len(sessions)
+	// The end of PgBouncer's or a standby's session is never reported as a use.
+	if slices.ContainsFunc(sessions, func(s activity.Terminable) bool { return !s.Infrastructure }) {
+		if of.ended += ended; err != nil {
+			of.unconfirmed += len(sessions)
+		}
 	}
 	return len(sessions), ended, err
 }
@@ -97,7 +101,7 @@ func returning(wake contract.LastWake, withdrawn int, sessions []activity.Termin
 		return found
 	}
 	for _, session := range sessions {
-		if session.Idle && (found == activity.Terminable{} || session.Client.Unmap().String() == wake.By) {
+		if session.Idle && !session.Infrastructure && (found == activity.Terminable{} || session.Client.Unmap().String() == wake.By) {
 			found = session
 		}
 	}

@@ -31,6 +31,7 @@ func TestReturning_isAnIdleSessionAfterThreeTurns(t *testing.T) {
 		{"without a wake too", contract.LastWake{}, 3, []activity.Terminable{pool}, pool},
 		{"who woke the cluster is named", contract.LastWake{Returns: 3, By: "10.0.0.3"}, 0, []activity.Terminable{pool, listener, pool}, listener},
 		{"nobody is once all idle sessions have gone", contract.LastWake{Returns: 3}, 0, []activity.Terminable{ignored}, activity.Terminable{}},
+		{"nor is a standby or PgBouncer", contract.LastWake{Returns: 3}, 0, []activity.Terminable{{PID: 4, Idle: true, Infrastructure: true}}, activity.Terminable{}},
 	} {
 		if got := returning(row.wake, row.withdrawn, row.sessions); got != row.want {
 			t.Errorf("%s: %+v, want %+v", row.rule, got, row.want)

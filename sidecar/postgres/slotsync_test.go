@@ -39,5 +39,9 @@ func TestSampler_theWorkerThatSynchronizesSlotsDoesNotCount(t *testing.T) {
 				t.Errorf("%s is in use: %v", where, sample.Tally.InUse())
 			}
 		}
+		// A smart shutdown would wait for it.
+		if sample := takeSample(t, primary); len(sample.Tally.Terminable()) != 1 {
+			t.Errorf("to be ended are %v, want the worker's session", sample.Tally.Terminable())
+		}
 	})
 }
