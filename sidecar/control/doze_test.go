@@ -771,6 +771,18 @@ func TestDoze_preparesAgainAfterTwiceTheIdleTimeWhileTheArchiverIsSlow(t *testin
 	})
 }
 
+func TestDoze_preparesLessOftenTheLongerTheGatewayIsAway(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, func(w *world) {
+		dozes(w)
+		w.view.Annotations[contract.AnnotationInactivityMinutes], w.gatewayAway = "1440", true
+	}, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(23 * time.Hour)
+		expect(t, w, "preparations", 31, func(w *world) int { return w.instance.prepared }) // after 10 s, 20 s, 40 s, ..., and then every hour
+	})
+}
+
 func TestDoze_ofAnArchiverThatWasSlowOnce(t *testing.T) {
 	t.Parallel()
 	liveAfter(t, func(w *world) {

@@ -124,9 +124,11 @@ func (s *step) fail(e Completed) {
 
 // wait delays the next attempt, each time for longer.
 func (s *step) wait(b backoff) {
-	if s.backoff = b; s.tries < maximumTries {
-		s.tries++
+	most := uint8(maximumTries)
+	if b == short { // after a conflict, which says nothing about the next attempt
+		most = maximumRetries
 	}
+	s.backoff, s.tries = b, oneMore(s.tries, most)
 }
 
 // undo undoes an attempt once nothing is pending.

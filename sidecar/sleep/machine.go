@@ -86,8 +86,9 @@ const (
 	resumeFirst
 )
 
-// maximumTries is the number of tries at which the wait stops growing.
-const maximumTries = 6
+// maximumTries is the number of failed attempts at which the wait for the next one stops growing, and maximumRetries
+// that of failed tries of one request, which must not lengthen that wait.
+const maximumTries, maximumRetries = 10, 6
 
 // Machine is the state of an instance with respect to sleep. It is a value; the zero value is an instance that has just
 // started.
@@ -320,7 +321,7 @@ func (s *step) completed(e Completed) {
 		switch {
 		case e.Outcome != Done:
 			s.resumeWaits = true
-			s.resumeTries = min(s.resumeTries+1, maximumTries)
+			s.resumeTries = min(s.resumeTries+1, maximumRetries)
 		case s.resume == resumeFirst:
 			s.resume, s.resumeWaits, s.resumeTries = resumeAgain, true, 0
 		default:
@@ -389,7 +390,7 @@ func (s *step) completed(e Completed) {
 			// The operator hibernates a cluster only once it is healthy, which this one becomes only awake.
 			s.mustUnfence = s.view.Fenced
 		} else { // the operator may have begun, so that the Cluster determines what to do
-			s.tries = min(s.tries+1, maximumTries)
+			s.tries = oneMore(s.tries, maximumRetries)
 		}
 		s.settle()
 	case Stopping, Dozing, Unfencing, Restarting:

@@ -35,6 +35,20 @@ func TestStep_anAnnouncementThatComesToNothing(t *testing.T) {
 	}
 }
 
+// TestStep_failedRetriesDelayNoAttempt retries to undo an attempt to doze for as long as an API server may be away.
+func TestStep_failedRetriesDelayNoAttempt(t *testing.T) {
+	t.Parallel()
+	m := Machine{phase: Retracting, pending: ReadCluster, doze: true, backoff: long, tries: 1, view: View{Primary: true, Healthy: true}}
+	for range 20 {
+		m, _ = Step(m, Completed{Action: ReadCluster, Outcome: Lost})
+		m, _ = Step(m, Timeout{TimerRetry})
+	}
+	m, _ = Step(m, Completed{Action: ReadCluster, View: m.view})
+	if next := m.Timers()[TimerRetry]; m.Phase() != Awake || next == 0 || next > firstLongRetry<<maximumRetries {
+		t.Errorf("%s, and the next attempt comes after %s", m.Phase(), next)
+	}
+}
+
 func TestStep_theMarksOfADoze(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

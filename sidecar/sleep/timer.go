@@ -73,6 +73,8 @@ const (
 	// maxLongRetry limits the backoff after a refusal of the gateway or a sibling: each attempt writes to the API
 	// server, and they may keep refusing.
 	maxLongRetry = 5 * time.Minute
+	// maxDozeRetry limits it for a doze: each attempt may cost a checkpoint and a WAL file.
+	maxDozeRetry = time.Hour
 )
 
 // Timers returns the timers that run now, with their durations from the step that started them. A timer that is no
@@ -94,7 +96,11 @@ func (m Machine) Timers() map[Timer]time.Duration {
 		case short:
 			running[TimerRetry] = doubled(firstRetry, maxRetry, m.tries)
 		case long:
-			running[TimerRetry] = doubled(firstLongRetry, maxLongRetry, m.tries)
+			longest := maxLongRetry
+			if m.doze {
+				longest = maxDozeRetry
+			}
+			running[TimerRetry] = doubled(firstLongRetry, longest, m.tries)
 		case none:
 		}
 	case AwaitingGateway:
