@@ -276,9 +276,12 @@ func (s *step) settle() {
 }
 
 // endSessions ends the sessions that do not count if the cluster falls asleep by our hibernation, unless that is to be
-// withdrawn.
+// withdrawn. A standby leaves the marker that the primary left before its patch.
 func (s *step) endSessions() {
 	if s.view.OwnsHibernation && s.withdrawal == keep {
+		if !s.view.Primary && !s.view.Fenced {
+			s.do(LeaveMarker)
+		}
 		s.do(EndSessions)
 	}
 }
