@@ -196,6 +196,8 @@ const (
 	// FencedInstancesAll is its value for every instance, and the only one that this project writes: the operator
 	// mistakes a list of names for a fence of its own cold snapshots, and removes it.
 	FencedInstancesAll = `["*"]`
+	// AnnotationRestartedAt is when a restart of the instances was requested, as by kubectl cnpg restart.
+	AnnotationRestartedAt = "kubectl.kubernetes.io/restartedAt"
 	// AnnotationReconciliationLoop is ReconciliationLoopDisabled if the operator is not to reconcile the Cluster.
 	AnnotationReconciliationLoop = "cnpg.io/reconciliationLoop"
 	ReconciliationLoopDisabled   = "disabled"

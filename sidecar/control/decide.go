@@ -164,7 +164,7 @@ func (d *dozeState) prepared(reason idle.Reason, since time.Time) {
 }
 
 // hibernatesAt returns when the dozing cluster is to hibernate: after the threshold, or at once if that was requested,
-// or if its pod, its specification, its operator or a plugin has changed. Otherwise the operator would restart
+// or if its pod or anything of which the operator makes instances has changed. Otherwise the operator would restart
 // PostgreSQL under the client that wakes the cluster, or would wait for a new pod that the fence keeps unready.
 func (d *dozeState) hibernatesAt(phase sleep.Phase, s *Status, clock *apiClock) time.Time {
 	v, policy := s.View, s.Policy

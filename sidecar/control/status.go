@@ -194,7 +194,7 @@ func (s *Status) cause(fenced string) string {
 	v, decision := s.View, s.Decision
 	switch {
 	case v.Dozing && specification(v) != fenced:
-		return ", because its pod, its specification, the operator or a plugin has changed"
+		return ", because its pod, its specification, its image, the operator or a plugin has changed, or a restart was requested"
 	case v.Dozing && s.requestedDozing(), !v.Dozing && !decision.ThresholdPassed:
 		return ", on request"
 	case !v.Dozing && slices.Equal(decision.DozeBlockers, []idle.Reason{idle.ReasonGrowthPending}):

@@ -274,8 +274,8 @@ func TestLoop_cause(t *testing.T) {
 		{"it has dozed for the threshold", Status{View: dozing}, ", for the threshold of 1h0m0s"},
 		{"a request during the doze", requested(at), ", on request"},
 		{"a request before it", requested(at.Add(-time.Second)), ", for the threshold of 1h0m0s"},
-		{"a change of the specification", Status{View: changed}, ", because its pod, its specification, the operator or a plugin has changed"},
-		{"another operator", Status{View: upgraded}, ", because its pod, its specification, the operator or a plugin has changed"},
+		{"a change of the specification", Status{View: changed}, ", because its pod, its specification, its image, the operator or a plugin has changed, or a restart was requested"},
+		{"another operator", Status{View: upgraded}, ", because its pod, its specification, its image, the operator or a plugin has changed, or a restart was requested"},
 	} {
 		loop := &Loop{status: row.status, doze: dozeState{specification: "1 1.30"}}
 		if loop.status.Policy.Threshold = time.Hour; loop.status.cause(loop.doze.specification) != row.want {

@@ -80,6 +80,8 @@ type ClusterStatus struct {
 	Phase          string `json:"phase"`
 	CurrentPrimary string `json:"currentPrimary"`
 	TargetPrimary  string `json:"targetPrimary"`
+	// Image is the image of the instances.
+	Image string `json:"image"`
 	// CurrentPrimaryTimestamp is when CurrentPrimary was last written.
 	CurrentPrimaryTimestamp string      `json:"currentPrimaryTimestamp"`
 	InstanceNames           []string    `json:"instanceNames"`

@@ -219,9 +219,11 @@ func addresses(c *Cluster) map[string]netip.Addr {
 	return found
 }
 
-// operator names the versions of the operator and its other plugins. A new version of this one replaces no instance.
+// operator names what the operator makes instances of and no generation shows: its own version, the image, which a
+// catalog may change, the time of a requested restart, and the versions of its other plugins. A new version of this one
+// replaces no instance.
 func operator(c *Cluster) string {
-	versions := c.Status.CloudNativePGCommitHash
+	versions := c.Status.CloudNativePGCommitHash + " " + c.Status.Image + " " + c.Annotations[contract.AnnotationRestartedAt]
 	for _, plugin := range c.Status.PluginStatus {
 		if plugin.Name == contract.PluginName {
 			continue

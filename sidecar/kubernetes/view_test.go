@@ -58,31 +58,35 @@ func TestView_ofAHealthyCluster(t *testing.T) {
 	want := View{
 		UID: "0f0e", Name: "blue", ResourceVersion: "7", Annotations: map[string]string{contract.AnnotationEnabled: "true"},
 		CurrentPrimary: "blue-1", TargetPrimary: "blue-1", Healthy: true, Instances: []string{"blue-1", "blue-2"}, Ready: []string{"blue-1"},
-		ApplicationDatabase: "app", PluginListed: true,
+		ApplicationDatabase: "app", PluginListed: true, Operator: "  ",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-func TestView_changesWithTheOperatorAndItsPlugins(t *testing.T) {
+func TestView_changesWithWhatTheOperatorMakesInstancesOf(t *testing.T) {
 	t.Parallel()
-	const status = `, "cloudNativePGCommitHash": "a1", "cloudNativePGOperatorHash": "h1", "pluginStatus": [{"name": "backup", "version": "1", "capabilities": ["x"]}, {"name": "` + contract.PluginName + `", "version": "v8"}]`
+	const status = `, "image": "postgresql:17.5", "cloudNativePGCommitHash": "a1", "cloudNativePGOperatorHash": "h1", "pluginStatus": [{"name": "backup", "version": "1", "capabilities": ["x"]}, {"name": "` + contract.PluginName + `", "version": "v8"}]`
 	for _, row := range []struct {
 		rule, before, after string
 		want                bool
 	}{
 		{"another operator", "a1", "a2", true},
+		{"another image of the catalog", "17.5", "17.6", true},
+		{"another request to restart", "12:00", "12:01", true},
 		{"another version of a plugin", `"version": "1"`, `"version": "2"`, true},
 		{"not of this one, which replaces no instance", "v8", "v9", false},
 		{"not the same on a node of another architecture, whose program has another hash", "h1", "h2", false},
 		{"not what a plugin can do", `"capabilities": ["x"]`, `"capabilities": []`, false},
 	} {
-		was, err := decodeCluster([]byte(clusterWith("status", status)))
+		const restart = `, "kubectl.kubernetes.io/restartedAt": "2026-01-01T12:00:00Z"`
+		was, err := decodeCluster([]byte(clusterWith("annotations", restart, "status", status)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		is, err := decodeCluster([]byte(clusterWith("status", strings.Replace(status, row.before, row.after, 1))))
+		change := strings.NewReplacer(row.before, row.after).Replace
+		is, err := decodeCluster([]byte(clusterWith("annotations", change(restart), "status", change(status))))
 		if err != nil || (was.Operator != is.Operator) != row.want {
 			t.Errorf("%s: %q became %q, error %v", row.rule, was.Operator, is.Operator, err)
 		}
