@@ -44,6 +44,20 @@ func TestDoze_endsTheOperatorsLoop(t *testing.T) {
 	s.wakesByClient(c, verify)
 }
 
+// Replicas of the plugin that were started while a cluster dozes let the operator rest, too.
+func TestDoze_letsTheOperatorRestAfterARestartOfThePlugin(t *testing.T) {
+	whole(t)
+	s := disturbing(t)
+	c := s.dozingCluster("restarted")
+	verify := s.trust(c)
+	d := s.turn(c)
+	s.dozes(c)
+	d.killPlugin()
+	s.rolledOut()
+	s.operatorRests(c, "beside new replicas")
+	s.wakesByClient(c, verify)
+}
+
 // operatorRests waits until two rounds of the operator that the plugin has ended follow each other with a pause between
 // them.
 func (s *story) operatorRests(c *cnpgv1.Cluster, rule string) {
@@ -102,6 +116,9 @@ func TestDoze_endsWhenTheClusterIsChanged(t *testing.T) {
 	for rule, change := range map[string]func(*testing.T, *cnpgv1.Cluster){
 		"a parameter": func(_ *testing.T, c *cnpgv1.Cluster) {
 			c.Spec.PostgresConfiguration.Parameters = map[string]string{"max_connections": "90"}
+		},
+		"a request to restart": func(_ *testing.T, c *cnpgv1.Cluster) {
+			c.Annotations["kubectl.kubernetes.io/restartedAt"] = "2026-01-01T00:00:00Z"
 		},
 		"a standby":       func(_ *testing.T, c *cnpgv1.Cluster) { c.Spec.Instances = 2 },
 		"a major version": func(t *testing.T, c *cnpgv1.Cluster) { c.Spec.ImageName = provided(t, "NEXT_MAJOR_POSTGRES_IMAGE") },

@@ -284,7 +284,7 @@ func (c *Controller) remember(seen *snapshot, memory plan.Memory) {
 		return
 	}
 	c.memories.Delete(seen.name)
-	c.unfenced.Delete(seen.name)
+	c.fenced.Delete(seen.name)
 	c.stopping.Forget(seen.name)
 	c.Events.Forget(seen.name)
 }

@@ -20,7 +20,7 @@ type hooks struct {
 	*unattended
 	stopping *waker.Stopping
 
-	unfenced keyed.Map[types.NamespacedName, plan.Specification] // with which a cluster was last seen without our fence
+	fenced keyed.Map[types.NamespacedName, plan.Specification] // that of each cluster's fence, or newer if it has none
 }
 
 // backupWakeTimeout bounds the requests to the API server for a Backup, because the operator waits for the answer.
@@ -58,11 +58,13 @@ func (h *hooks) wakeForBackup(ctx context.Context, name types.NamespacedName, ba
 	return true, err // the operator asks again
 }
 
-// noteSpecification records the specification of a cluster that we have not fenced. It must be called for every state,
-// in order. After a restart of the plugin, that of a cluster that dozes is unknown until its doze ends.
+// noteSpecification records the specification of a cluster until we fence it. It must be called for every state, in
+// order. That of a cluster that dozed before this replica was started is taken to be its fence's: after any change since
+// then its sidecar, which knows that one, has it hibernate.
 func (h *hooks) noteSpecification(cluster *cnpgv1.Cluster) {
-	if !contract.Dozes(cluster.Annotations, cluster.ManagedFields) {
-		h.unfenced.Set(client.ObjectKeyFromObject(cluster), plan.SpecificationOf(cluster))
+	name := client.ObjectKeyFromObject(cluster)
+	if !contract.Dozes(cluster.Annotations, cluster.ManagedFields) || h.fenced.Get(name) == (plan.Specification{}) {
+		h.fenced.Set(name, plan.SpecificationOf(cluster))
 	}
 }
 
@@ -82,7 +84,7 @@ func (h *hooks) EndLoop(ctx context.Context, name types.NamespacedName, definiti
 	if err != nil {
 		return 0
 	}
-	if !(plan.Loop{Kept: kept, Sent: &sent, Unfenced: h.unfenced.Get(name), Instances: pods}).Ends(time.Now()) {
+	if !(plan.Loop{Kept: kept, Sent: &sent, Fenced: h.fenced.Get(name), Instances: pods}).Ends(time.Now()) {
 		return 0
 	}
 	return plan.LoopInterval(kept.UID)

@@ -54,8 +54,12 @@ func TestEndLoop_followsADoze(t *testing.T) {
 		wants("stopping", false)
 		w.cluster(annotated(contract.AnnotationPostgresStopped, string(instance.UID)))
 		wants("dozing", true)
-		if ends(w.replica("b", "10.1.0.2")) {
-			t.Error("a replica that did not see the fence ends the loop")
+		b := w.replica("b", "10.1.0.2")
+		if ends(b) {
+			t.Error("a replica that does not know the cluster yet ends the loop")
+		}
+		if b.clusterChanged(t.Context(), w.cluster(nil)); !ends(b) {
+			t.Error("a replica that was started during the doze does not end the loop")
 		}
 		if stale, err := json.Marshal(serving); err != nil || a.EndLoop(t.Context(), orders, stale) != 0 {
 			t.Errorf("the operator has not seen the fence, and its loop ends (error %v)", err)

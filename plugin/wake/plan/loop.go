@@ -35,9 +35,8 @@ func SpecificationOf(cluster *cnpgv1.Cluster) Specification {
 type Loop struct {
 	// Kept is the Cluster that the informers keep, and Sent the one that the operator has sent, which is usually newer.
 	Kept, Sent *cnpgv1.Cluster
-	// Unfenced is the specification with which the cluster was last seen without our fence; the zero value if it never
-	// was.
-	Unfenced Specification
+	// Fenced is the specification with which we have fenced the cluster; the zero value until the informers deliver it.
+	Fenced Specification
 	// Instances are the pods of the cluster's instances.
 	Instances []corev1.Pod
 }
@@ -67,9 +66,8 @@ func (l Loop) agree() bool {
 // unchanged reports whether the specification is that at the fence, and the operator has completed what that asks for.
 // A generation never returns, so a specification that is the same before the fence and now was the same in between.
 func (l Loop) unchanged() bool {
-	return l.Unfenced != Specification{} && l.Unfenced == SpecificationOf(l.Kept) &&
-		l.Unfenced == SpecificationOf(l.Sent) &&
-		l.Sent.Status.Phase == cnpgv1.PhaseHealthy
+	completed := l.Sent.Status.Phase == cnpgv1.PhaseHealthy || BlockedByPlugin(l.Sent) // which replaced that phase
+	return completed && l.Fenced == SpecificationOf(l.Kept) && l.Fenced == SpecificationOf(l.Sent)
 }
 
 // hasItsPod reports whether the only instance is the primary in whose pod PostgreSQL has stopped, and that pod stays.

@@ -41,6 +41,7 @@ func TestLoop_endsOnlyWhileTheClusterDozesAsItWasFenced(t *testing.T) {
 		{"a new version of this plugin replaces no instance", both(func(c cluster) {
 			c.Status.PluginStatus = append(c.Status.PluginStatus, cnpgv1.PluginStatus{Name: contract.PluginName, Version: "9"})
 		}), true},
+		{"the failure of an earlier call is nothing to complete", sent(func(c cluster) { c.Status.Phase = cnpgv1.PhaseFailurePlugin }), true},
 		{"an old request to hibernate means nothing", both(annotate(contract.AnnotationSleepRequested, now.Add(-time.Hour).Format(time.RFC3339))), true},
 		{"a hibernation that was turned off is none", both(annotate(contract.AnnotationHibernation, "off")), true},
 
@@ -72,7 +73,7 @@ func TestLoop_endsOnlyWhileTheClusterDozesAsItWasFenced(t *testing.T) {
 		{"nor without one", both(func(c cluster) { c.Status.PluginStatus = nil }), false},
 		{"nor for another Cluster of the name", both(replaced), false},
 		{"nor when only the operator knows that one", sent(replaced), false},
-		{"nor when nobody saw it before the fence", func(l *Loop) { l.Unfenced = Specification{} }, false},
+		{"nor before its specification is known", func(l *Loop) { l.Fenced = Specification{} }, false},
 		{"nor while the operator has something to complete", sent(func(c cluster) { c.Status.Phase = cnpgv1.PhaseCreatingReplica }), false},
 
 		{"nor without a pod", func(l *Loop) { l.Instances = nil }, false},
@@ -98,7 +99,7 @@ func TestLoop_endsOnlyWhileTheClusterDozesAsItWasFenced(t *testing.T) {
 			l := Loop{Kept: dozes(), Sent: dozes(), Instances: []corev1.Pod{{
 				ObjectMeta: metav1.ObjectMeta{Name: "orders-1", UID: "pod-uid"}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
 			}}}
-			l.Unfenced = SpecificationOf(l.Kept)
+			l.Fenced = SpecificationOf(l.Kept)
 			if row.change(&l); l.Ends(now) != row.want {
 				t.Errorf("the loop ends: %t", !row.want)
 			}
