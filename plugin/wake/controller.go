@@ -310,11 +310,15 @@ func (s *snapshot) port(service types.UID) uint16 {
 	return 0
 }
 
-// isTold reports whether the Service's ready endpoints prove that PostgreSQL serves. With publishNotReadyAddresses, an
-// endpoint is ready as soon as its pod has an address, so one of the cluster's other Services, if there is any, must
-// have the same endpoint.
+// isTold reports whether the Service's ready endpoints prove that PostgreSQL serves. Those of a Pooler show only that
+// PgBouncer accepts connections, so the Service to which it connects must have ready endpoints, too. With
+// publishNotReadyAddresses, an endpoint is ready as soon as its pod has an address, so one of the cluster's other
+// Services, if there is any, must have the same endpoint.
 func (s *snapshot) isTold(service *corev1.Service) bool {
-	if !service.Spec.PublishNotReadyAddresses || endpointslice.PoolerOf(service) != "" {
+	if pooler := endpointslice.PoolerOf(service); pooler != "" {
+		return s.servesPooler(pooler)
+	}
+	if !service.Spec.PublishNotReadyAddresses {
 		return true
 	}
 	published, others := endpointslice.Ready(service, s.slices), 0

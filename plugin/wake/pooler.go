@@ -68,6 +68,17 @@ func (a *Access) poolers(seen *snapshot) []plan.Pooler {
 	return poolers
 }
 
+// servesPooler reports whether the Service to which the Pooler's PgBouncer connects has ready endpoints.
+func (s *snapshot) servesPooler(name string) bool {
+	of := slices.IndexFunc(s.poolers, func(p cnpgv1.Pooler) bool { return p.Name == name })
+	if of < 0 {
+		return true
+	}
+	behind := endpointslice.BehindPooler(&s.poolers[of])
+	at := slices.IndexFunc(s.services, func(s corev1.Service) bool { return s.Name == behind })
+	return at < 0 || len(endpointslice.Ready(&s.services[at], s.slices)) != 0
+}
+
 // ledSince is since when slices of this replica lead the Service's clients here, of every family; zero if they do not.
 func (a *Access) ledSince(seen *snapshot, service *corev1.Service) (since time.Time) {
 	families := 0

@@ -83,6 +83,12 @@ func TestPoolers_sleepAndWakeWithTheirCluster(t *testing.T) {
 		a.read()
 		w.wantsInstances("woken", 3, "")
 		w.wants("woken", led)
+		for _, ready := range []bool{true, false} {
+			w.endpoint("pool", ready, "10.0.0.9")
+			w.endpoint("pool-own", ready, "10.0.0.9")
+			a.read()
+			w.wants("with PgBouncer alone", led)
+		}
 		w.serves(true)
 		a.read()
 		w.wants("with PostgreSQL", map[string][]string{"a": {"pool", "pool-own"}})

@@ -1,6 +1,8 @@
 package endpointslice
 
 import (
+	"cmp"
+
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -8,6 +10,11 @@ import (
 
 // PoolerOf is the Pooler that the Service's selector names; empty: none.
 func PoolerOf(service *corev1.Service) string { return service.Spec.Selector[labelPooler] }
+
+// BehindPooler is the name of the Service to which the Pooler's PgBouncer connects.
+func BehindPooler(pooler *cnpgv1.Pooler) string {
+	return pooler.Spec.Cluster.Name + "-" + cmp.Or(string(pooler.Spec.Type), string(cnpgv1.PoolerTypeRW))
+}
 
 // IsPooler reports whether the pod runs PgBouncer for a Pooler, by the labels that the operator has given it.
 func IsPooler(pod *corev1.Pod) bool {

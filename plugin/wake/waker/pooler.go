@@ -1,7 +1,6 @@
 package waker
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -29,7 +28,7 @@ func (w *Waker) readPooler(ctx context.Context, seen *snapshot, services []corev
 		return fmt.Errorf("find the Pooler of Service %s/%s: %w", cluster.Namespace, seen.service.Name, gateway.ErrGone)
 	}
 	seen.pooler = &poolers[of]
-	target := cluster.Name + "-" + cmp.Or(string(seen.pooler.Spec.Type), string(cnpgv1.PoolerTypeRW))
+	target := endpointslice.BehindPooler(seen.pooler)
 	at := slices.IndexFunc(services, func(s corev1.Service) bool { return s.Name == target })
 	if at < 0 {
 		return fmt.Errorf("find Service %s/%s of Pooler %s: %w", cluster.Namespace, target, seen.pooler.Name, gateway.ErrGone)
