@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
 // other is a Service of another tenant's cluster.
@@ -62,6 +64,20 @@ func TestGateway_silentConnectionsKeepNoClientOut(t *testing.T) {
 			expect(t, conn, okay)
 		})
 	}
+}
+
+// TestGateway_tellsAClientThatBeginsTLSNothing takes the slot of one that has not sent its ClientHello.
+func TestGateway_tellsAClientThatBeginsTLSNothing(t *testing.T) {
+	t.Parallel()
+	gateway := run(t, &fakeBackend{}, func(l *Limits) { l.Starting = 1 })
+	conn := dial(t, gateway.address)
+	send(t, conn, startup.SSLRequest)
+	expect(t, conn, []byte("S"))
+	dial(t, gateway.address)
+	if heard := expectEnd(t, conn); heard != "" {
+		t.Errorf("the client read %q", heard)
+	}
+	gateway.ledger.await(t, "refused too_many_starting", 1)
 }
 
 // TestGateway_heldClientsOfOneTenantKeepNoOtherOut lets one tenant's clients take every slot for held clients.

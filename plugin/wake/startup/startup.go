@@ -94,7 +94,7 @@ const (
 
 // Read reads the startup packet of a client, and answers its SSLRequest with S and its GSSENCRequest with N. It reads
 // at most limit bytes. The caller sets the connection's deadline, which bounds the whole, and hangs up on an error:
-// that is always an [*Error].
+// that is always an [*Error]. A packet with an error has the kind alone: a client that begins TLS must be told nothing.
 func Read(client io.ReadWriter, limit int) (Packet, error) {
 	in := &input{from: client, limit: limit}
 	first, err := in.peek(1)
@@ -175,18 +175,20 @@ func readStartup(in *input, packet []byte) (Packet, error) {
 	return parsed, nil
 }
 
-// readHello takes a ClientHello.
+// readHello takes a ClientHello. The packet has its kind with an error, too.
 func readHello(in *input, kind Kind) (Packet, error) {
+	packet := Packet{Kind: kind}
 	hello, err := collectHello(in)
 	if err != nil {
-		return Packet{}, err
+		return packet, err
 	}
 	parsed, err := parseHello(hello)
 	if err != nil {
-		return Packet{}, garbage(err)
+		return packet, garbage(err)
 	}
 	if kind == DirectTLS && !slices.Contains(parsed.protocols, "postgresql") {
-		return Packet{}, garbage(fmt.Errorf("a ClientHello without SSLRequest does not ask for the protocol postgresql"))
+		return packet, garbage(fmt.Errorf("a ClientHello without SSLRequest does not ask for the protocol postgresql"))
 	}
-	return Packet{Kind: kind, Bytes: slices.Clone(in.all()), ServerName: parsed.serverName}, nil
+	packet.Bytes, packet.ServerName = slices.Clone(in.all()), parsed.serverName
+	return packet, nil
 }
