@@ -114,6 +114,7 @@ func TestSleep(t *testing.T) {
 				}
 			}
 		}, ""},
+		"dozing-on": {dozing, func(w *world) { w.reports["orders-1"] = withBlockers(idling(time.Minute), "dozing") }, ""},
 		"dozing": {dozing, func(w *world) {
 			w.reports["orders-1"] = withBlockers(idling(time.Minute), "dozing")
 			w.patched = w.obey(3 * time.Second)
@@ -320,6 +321,15 @@ func TestWake(t *testing.T) {
 				w.change("orders", condition("Hibernated"))
 			}()
 		}, "wake orders", false},
+		"about-to-sleep": {announced, []client.Object{pod("orders", "orders-1", time.Hour, true)}, func(w *world) {
+			time.AfterFunc(3*time.Second, func() {
+				if err := w.api.Delete(context.Background(), pod("orders", "orders-1", time.Hour, true)); err != nil {
+					w.t.Error(err)
+				}
+				w.change("orders", asleep)
+			})
+		}, "wake orders", false},
+		"announced-in-vain": {announced, []client.Object{pod("orders", "orders-1", time.Hour, true)}, nil, "wake orders --wait", false},
 		"pods-stay":         {func(c *cnpgv1.Cluster) { asleep(c); condition("WaitingPodsDeletion")(c) }, nil, nil, "wake orders --timeout 30s", true},
 		"before-it-began":   {func(c *cnpgv1.Cluster) { asleep(c); c.Status.Conditions = nil }, []client.Object{pod("orders", "orders-1", time.Hour, true)}, nil, "wake orders --wait", false},
 		"maintenance":       {func(c *cnpgv1.Cluster) { asleep(c); maintained(c) }, nil, nil, "wake orders", true},

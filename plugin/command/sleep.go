@@ -202,6 +202,10 @@ func (s *sleeper) late(timeout time.Duration) error {
 		return notReached("the Cluster %q is not asleep after %s, although the hibernation annotation is on: "+
 			"the operator has not stopped every pod", s.name, timeout)
 	}
+	if s.answer.State == clusterstate.Dozing { // its sidecar reports no blockers, and keeps no request that is removed
+		return notReached("the Cluster %q still dozes after %s, for instance because a maintenance or failing WAL archiving "+
+			"keeps it from hibernating; the request is withdrawn", s.name, timeout)
+	}
 	var reasons []string
 	for _, b := range s.answer.Blockers {
 		reasons = append(reasons, b.Reason)

@@ -129,10 +129,14 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 	w.answer = woke{s.result(now), s.PrimaryReady()}
 	switch next := s.next(); next {
 	case stepDone:
-		if !w.wait || w.answer.Ready {
+		switch {
+		case w.answer.State == clusterstate.Going:
+			w.tell("A sleep is announced. If the cluster falls asleep, it is woken.")
+		case !w.wait || w.answer.Ready:
 			return true, nil
+		default:
+			w.tell(s.Progress())
 		}
-		w.tell(s.Progress())
 	case stepRefuse:
 		return false, fmt.Errorf("the Cluster %q is not woken: %s", w.name, next)
 	case stepAwaitPodsDeleted, stepAwaitStopped:

@@ -340,6 +340,11 @@ func asleep(c *cnpgv1.Cluster) {
 	condition("Hibernated")(c)
 }
 
+// announced is a cluster that is about to sleep.
+func announced(c *cnpgv1.Cluster) {
+	c.Annotations[contract.AnnotationAnnounced] = "uid " + time.Now().Add(20*time.Second).UTC().Format(time.RFC3339)
+}
+
 // dozing is a cluster that has dozed for ten minutes, and hibernates after an hour without use.
 func dozing(c *cnpgv1.Cluster) {
 	with(toDoze)(c)
