@@ -11,8 +11,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
-// keepAlive detects within two minutes, on both sides of a session, that a peer has vanished. It also keeps idle
-// sessions in the connection tables of routers that expire entries after five minutes.
+// keepAlive detects within two minutes, on both sides of an idle session, that a peer has vanished. It also keeps such
+// sessions in the connection tables of routers that expire entries after five minutes. While data is unacknowledged, the
+// kernel sends no keepalives, and gives up after its retransmissions (net.ipv4.tcp_retries2: about 15 minutes).
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4}
 
 // hold keeps the client until an instance has taken its startup packet, and returns the connection to that instance.

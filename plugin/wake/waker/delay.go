@@ -90,13 +90,13 @@ func causeOf(
 ) string {
 	switch {
 	case cluster.Dozing && cluster.Stopped:
-		return "the plugin cannot lift the fence; its log says why"
+		return "the plugin cannot lift the fence, for instance because the operator's webhooks do not answer; its log says why"
 	case cluster.Dozing || cluster.MayStillStop:
 		return "PostgreSQL is still stopping for the doze that it is woken from"
 	case cluster.HibernationOn && len(instances) != 0:
 		return fmt.Sprintf("the operator has not hibernated the cluster yet, and pod %s is still there", instances[0].Name)
 	case cluster.HibernationOn && cluster.Hibernated:
-		return "the plugin cannot turn off the hibernation annotation; its log says why"
+		return "the plugin cannot turn off the hibernation annotation, for instance because the operator's webhooks do not answer; its log says why"
 	case cluster.HibernationOn:
 		return "the operator has not said that it has hibernated the cluster; check that it runs"
 	case len(instances) == 0:
