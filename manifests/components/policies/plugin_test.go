@@ -91,11 +91,12 @@ func upTo(instances int) string {
 	return fmt.Sprintf(`{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":null}},"spec":{"instances":%d}}`, instances)
 }
 
-// sleeper is a hibernated Cluster whose Poolers sleep by its Namespace's default, unless own says otherwise.
+// sleeper is a hibernated Cluster whose Poolers sleep by its Namespace's default, unless own says otherwise, and whose
+// Backups may become seven days old by another.
 func sleeper(name, own string, plugins ...string) *cnpgv1.Cluster {
 	c := cluster("shop", name, "", plugins...)
 	c.Annotations[contract.AnnotationHibernation] = "on"
-	c.Annotations[contract.AnnotationDefaults] = `{"` + contract.AnnotationPoolers + `":"sleep"}`
+	c.Annotations[contract.AnnotationDefaults] = `{"` + contract.AnnotationPoolers + `":"sleep","` + contract.AnnotationBackupMaxAge + `":"7d"}`
 	if own != "" {
 		c.Annotations[contract.AnnotationPoolers] = own
 	}
@@ -490,11 +491,8 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client, w *world) 
 			return c.Update(ctx, slice)
 		}},
 		{"make a Backup", func() error { return c.Create(ctx, aged("payments", nil)) }},
-		{"make one by a Namespace's default", func() error {
-			defaults := `{"xata.io/scale-to-zero-backup-max-age":"7d"}`
-			s.must(annotate(map[string]*string{contract.AnnotationDefaults: &defaults})())
-			return c.Create(ctx, aged("orders", nil))
-		}},
+		// The API server's informer of the policy's parameters has known this Cluster since before the policies.
+		{"make one by a Namespace's default", func() error { return c.Create(ctx, aged("by-default", nil)) }},
 		{"make one of a Pooler's Service", func() error { return c.Create(ctx, routed(w.pooled)) }},
 		{"scale a Pooler to zero", scale("by-annotation", toZero)},
 		{"and back", scale("by-annotation", upTo(2))},
