@@ -322,7 +322,7 @@ func TestWake(t *testing.T) {
 			}()
 		}, "wake orders", false},
 		"about-to-sleep": {announced, []client.Object{pod("orders", "orders-1", time.Hour, true)}, func(w *world) {
-			time.AfterFunc(3*time.Second, func() {
+			time.AfterFunc(3*time.Second+lookEvery/2, func() { // between two looks: the command patches what it sees
 				if err := w.api.Delete(context.Background(), pod("orders", "orders-1", time.Hour, true)); err != nil {
 					w.t.Error(err)
 				}
