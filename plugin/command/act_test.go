@@ -115,6 +115,18 @@ func TestSleep(t *testing.T) {
 			}
 		}, ""},
 		"dozing-on": {dozing, func(w *world) { w.reports["orders-1"] = withBlockers(idling(time.Minute), "dozing") }, ""},
+		"dozes-meanwhile": {nil, func(w *world) {
+			w.reports["orders-1"] = withBlockers(idling(0), "minimum_uptime")
+			w.patched = func(annotations map[string]*string) {
+				if requested(annotations) {
+					time.Sleep(30*time.Second + lookEvery/2)
+					w.change("orders", func(c *cnpgv1.Cluster) {
+						dozing(c)
+						c.Annotations[contract.AnnotationDozingSince] = time.Now().UTC().Format(time.RFC3339)
+					})
+				}
+			}
+		}, ""},
 		"dozing": {dozing, func(w *world) {
 			w.reports["orders-1"] = withBlockers(idling(time.Minute), "dozing")
 			w.patched = w.obey(3 * time.Second)

@@ -36,7 +36,7 @@ func (p *program) sleepCommand() *cobra.Command {
 included, and the cluster must have been up for five minutes (or the threshold, if that is shorter). A cluster that dozes
 hibernates.
 
-The sidecar keeps trying for ten minutes; keep-awake cancels the request.`,
+The sidecar keeps trying for ten minutes, unless keep-awake cancels the request or the cluster begins to doze.`,
 		Args: exactly("CLUSTER"), ValidArgsFunction: p.complete(choice{}),
 		RunE: func(c *cobra.Command, arguments []string) error {
 			a, err := p.connect()
@@ -63,9 +63,10 @@ type sleeper struct {
 	*access
 	name     string
 	say      func(string, ...any)
-	value    string // of the annotation
-	switched bool   // hibernation has been seen on
-	going    bool   // the announcement has been seen
+	value    string    // of the annotation
+	switched bool      // hibernation has been seen on
+	going    bool      // the announcement has been seen
+	dozing   time.Time // since when
 	answer   slept
 }
 
@@ -82,6 +83,9 @@ func (s *sleeper) sleep(ctx context.Context, timeout time.Duration) error {
 			return err
 		}
 		requested := now.UTC().Truncate(time.Second)
+		if since := before.DozingSince(); since.After(requested) { // this machine's clock is behind, and the sidecar ignores a request older than the doze
+			requested = since
+		}
 		s.value, s.answer.RequestedAt = requested.Format(time.RFC3339), &requested
 		defer s.removeRequest(ctx)
 		err := s.change(ctx, s.name, func(*cnpgv1.Cluster) map[string]*string {
@@ -152,7 +156,7 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 	}
 	now := time.Now()
 	seen := see(cluster, nil, false, now)
-	s.answer.result = seen.result(now)
+	s.answer.result, s.dozing = seen.result(now), seen.DozingSince()
 	switch view := seen.View; {
 	case view.HibernationOn && view.Hibernated:
 		s.answer.Blockers = []blocker{}
@@ -203,8 +207,11 @@ func (s *sleeper) late(timeout time.Duration) error {
 			"the operator has not stopped every pod", s.name, timeout)
 	}
 	if s.answer.State == clusterstate.Dozing { // its sidecar reports no blockers, and keeps no request that is removed
-		return notReached("the Cluster %q still dozes after %s, for instance because a maintenance or failing WAL archiving "+
-			"keeps it from hibernating; the request is withdrawn", s.name, timeout)
+		why := "for instance because a maintenance or failing WAL archiving keeps it from hibernating; the request is withdrawn"
+		if s.dozing.After(*s.answer.RequestedAt) {
+			why = "because it began to doze after the request; repeat the request"
+		}
+		return notReached("the Cluster %q still dozes after %s, %s", s.name, timeout, why)
 	}
 	var reasons []string
 	for _, b := range s.answer.Blockers {
@@ -216,7 +223,7 @@ func (s *sleeper) late(timeout time.Duration) error {
 	}
 	until := s.answer.RequestedAt.Add(requestLifetime).Format(time.RFC3339)
 	return notReached("the Cluster %q is still awake after %s: %s; the sidecar keeps trying until %s, "+
-		"unless keep-awake cancels the request", s.name, timeout, why, until)
+		"unless keep-awake cancels the request or the cluster begins to doze", s.name, timeout, why, until)
 }
 
 // removeRequest removes the request. The sidecar has recorded it, and an older program would treat it as invalid.
