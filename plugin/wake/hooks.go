@@ -59,8 +59,8 @@ func (h *hooks) wakeForBackup(ctx context.Context, name types.NamespacedName, ba
 }
 
 // noteSpecification records the specification of a cluster until we fence it. It must be called for every state, in
-// order. That of a cluster that dozed before this replica was started is taken to be its fence's: after any change since
-// then its sidecar, which knows that one, has it hibernate.
+// order. That of a cluster that dozed before this replica was started is taken to be its fence's: after a change since
+// then its sidecar, which knows that one, has it hibernate once it may.
 func (h *hooks) noteSpecification(cluster *cnpgv1.Cluster) {
 	name := client.ObjectKeyFromObject(cluster)
 	if !contract.Dozes(cluster.Annotations, cluster.ManagedFields) || h.fenced.Get(name) == (plan.Specification{}) {

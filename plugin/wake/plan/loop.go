@@ -18,8 +18,8 @@ type Specification struct {
 	operator   string
 }
 
-// SpecificationOf returns the specification of a Cluster. Like that of the sidecar, by which a dozing cluster
-// hibernates, it does not depend on the version of this plugin.
+// SpecificationOf returns the specification of a Cluster. Like what makes the sidecar hibernate a dozing cluster, it
+// does not depend on the version of this plugin.
 func SpecificationOf(cluster *cnpgv1.Cluster) Specification {
 	operator := cluster.Status.CommitHash
 	for i := range cluster.Status.PluginStatus {
