@@ -72,7 +72,7 @@ func (s *step) proceedIfAcknowledged() {
 
 // patchApplied continues once the patch is known to have turned hibernation on, or set the fence.
 func (s *step) patchApplied() {
-	s.announcement, s.backoff, s.tries = "", none, 0
+	s.announcement, s.retries = "", retries{}
 	s.report(Report{Result: ResultSuccess, Doze: !s.view.HibernationOn})
 	if s.doze && s.withdrawal != keep {
 		s.withdrawal, s.mustUnfence = keep, s.view.Fenced
@@ -93,9 +93,11 @@ func (s *step) abandon(reason idle.Reason) {
 		idle.ReasonUnknown, idle.ReasonArchiverBehind, idle.ReasonArchiverSlow, idle.ReasonEndpointsRemain:
 		s.wait(long)
 	default:
-		s.backoff, s.tries = none, 0
-		if s.doze && reason == idle.ReasonConnecting { // each attempt takes the pod out of its Services
+		// A session that does not count may have gone past the gateway, and the next one will too.
+		if s.doze && reason == idle.ReasonConnecting {
 			s.wait(long)
+		} else {
+			s.retries = retries{}
 		}
 	}
 	s.abandoned = true
@@ -105,30 +107,35 @@ func (s *step) abandon(reason idle.Reason) {
 // fail ends an attempt because an action did not take effect.
 func (s *step) fail(e Completed) {
 	if !s.abandoned {
-		result := ResultError
-		if e.Outcome == Conflict {
-			result = ResultConflict
-		}
-		s.report(Report{Result: result, Action: e.Action, Doze: s.doze})
-		// An attempt to doze costs a checkpoint and a WAL file, and takes the pod out of its Services, so the next one is
-		// made soon only after a conflict, which does not last.
-		if s.doze && e.Outcome != Conflict {
-			s.wait(long)
-		} else {
-			s.wait(short)
-		}
+		s.failed(e.Action, e.Outcome)
 	}
 	s.abandoned = true
 	s.undo()
 }
 
-// wait delays the next attempt, each time for longer.
-func (s *step) wait(b backoff) {
-	most := uint8(maximumTries)
-	if b == short { // after a conflict, which says nothing about the next attempt
-		most = maximumRetries
+// failed reports that an action did not take effect, and delays the next attempt.
+func (s *step) failed(a Action, o Outcome) {
+	result := ResultError
+	if o == Conflict {
+		result = ResultConflict
 	}
-	s.backoff, s.tries = b, oneMore(s.tries, most)
+	s.report(Report{Result: result, Action: a, Doze: s.doze})
+	// An attempt to doze costs a checkpoint and a WAL file, and takes the pod out of its Services, so the next one is
+	// made soon only after a conflict, which does not last.
+	if s.doze && o != Conflict {
+		s.wait(long)
+	} else {
+		s.wait(short)
+	}
+}
+
+// wait delays the next attempt, each time for longer.
+func (r *retries) wait(b backoff) {
+	if r.backoff = b; b == long {
+		r.attempts = min(r.attempts+1, maximumTries)
+	} else {
+		r.tries = min(r.tries+1, maximumTries)
+	}
 }
 
 // undo undoes an attempt once nothing is pending.

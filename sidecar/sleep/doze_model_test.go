@@ -129,7 +129,7 @@ func (w *dozer) give(e Event) {
 // forget forgets what makes no difference any more, so that worlds that go on alike are one.
 func (w *dozer) forget() {
 	m := &w.machine
-	m.tries, m.resumeTries = 0, 0 // they change how long waits are, and nothing else
+	m.attempts, m.tries, m.resumeTries = 0, 0, 0 // they change how long waits are, and nothing else
 	m.backoff = min(m.backoff, short)
 	if m.resume == resumeAgain { // a request to suspend is never late in here
 		m.resume, m.resumeWaits = resumed, false

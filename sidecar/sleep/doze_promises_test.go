@@ -146,7 +146,7 @@ func (w *dozer) check() {
 	atRest := m.pending == 0 && !w.behind && w.late == 0
 	switch {
 	case m.phase == Awake && m.pending == 0 && m != Machine{
-		phase: Awake, view: m.view, backoff: m.backoff, resume: m.resume, resumeWaits: m.resumeWaits, doze: m.doze,
+		phase: Awake, view: m.view, retries: m.retries, resume: m.resume, resumeWaits: m.resumeWaits, doze: m.doze,
 	}:
 		w.violate("an attempt that is over leaves something behind")
 	case m.phase == LeavingServices && m.pending == 0 && (!m.view.permits(true) || m.view.Announced != m.announcement):

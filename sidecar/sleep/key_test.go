@@ -94,6 +94,7 @@ func (p *packer) machine(m *Machine) {
 	p.flags(m.abandoned, m.expired, m.waits, m.resumeWaits, m.doze, m.unready, m.mustUnfence, m.restarted)
 	p.number(int(m.withdrawal), 3)
 	p.number(int(m.backoff), 3)
+	p.flags(m.due)
 	p.number(int(m.resume), 3)
 }
 

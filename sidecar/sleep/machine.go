@@ -86,9 +86,18 @@ const (
 	resumeFirst
 )
 
-// maximumTries is the number of failed attempts at which the wait for the next one stops growing, and maximumRetries
-// that of failed tries of one request, which must not lengthen that wait.
-const maximumTries, maximumRetries = 10, 6
+// maximumTries is the number of failures at which no wait grows any more.
+const maximumTries = 10
+
+// retries is how long the next attempt, or the next try of a request, is delayed.
+type retries struct {
+	backoff backoff
+	// attempts are those that have led to a long wait, and tries the other failures. Both are counted from the last
+	// success, from when the idle time began anew, or from a blocker that is no failure.
+	attempts, tries uint8
+	// due says that the wait ended in Resuming, where no attempt begins.
+	due bool
+}
 
 // Machine is the state of an instance with respect to sleep. It is a value; the zero value is an instance that has just
 // started.
@@ -113,8 +122,7 @@ type Machine struct {
 	// Cluster.
 	restarted  bool
 	withdrawal withdrawal
-	backoff    backoff
-	tries      uint8
+	retries
 	// resume says that schedules may carry our mark, or may still get it: a request to suspend them whose answer was
 	// lost may yet take effect. resumeWaits says that the next try to resume them is not due.
 	resume      resume
@@ -289,7 +297,7 @@ func (s *step) endSessions() {
 func (s *step) observed(e Observed) {
 	// What keeps it from dozing may not keep it from hibernating.
 	if e.IdleRestarted || s.phase == Awake && s.doze && !e.Doze && e.Blocker == "" {
-		s.backoff, s.tries = none, 0
+		s.retries = retries{}
 	}
 	switch {
 	case s.phase == Dozing && e.Blocker == "" && !e.Doze && s.backoff == none && s.pending == 0:
@@ -324,14 +332,17 @@ func (s *step) completed(e Completed) {
 		switch {
 		case e.Outcome != Done:
 			s.resumeWaits = true
-			s.resumeTries = min(s.resumeTries+1, maximumRetries)
+			s.resumeTries = min(s.resumeTries+1, maximumTries)
 		case s.resume == resumeFirst:
 			s.resume, s.resumeWaits, s.resumeTries = resumeAgain, true, 0
 		default:
 			s.resume = resumed
 		}
-		s.phase = Awake
-		s.settle()
+		due := s.due
+		s.phase, s.due = Awake, false
+		if s.settle(); due && s.phase == Awake {
+			s.do(Observe)
+		}
 	case Hibernating:
 		switch e.Outcome {
 		case Done:
@@ -354,8 +365,7 @@ func (s *step) completed(e Completed) {
 				action = Fence
 			}
 			s.do(RemoveMarker)
-			s.report(Report{Result: ResultError, Action: action, Doze: s.doze})
-			s.wait(short)
+			s.failed(action, Lost)
 		}
 		s.removeAnnouncement()
 	case Retracting:
@@ -393,7 +403,7 @@ func (s *step) completed(e Completed) {
 			// The operator hibernates a cluster only once it is healthy, which this one becomes only awake.
 			s.mustUnfence = s.view.Fenced
 		} else { // the operator may have begun, so that the Cluster determines what to do
-			s.tries = oneMore(s.tries, maximumRetries)
+			s.tries = min(s.tries+1, maximumTries)
 		}
 		s.settle()
 	case Stopping, Dozing, Unfencing, Restarting:
@@ -423,6 +433,8 @@ func (s *step) timeout(t Timer) {
 		}
 	case t == TimerAcknowledgement && s.phase == AwaitingGateway:
 		s.abandon(idle.ReasonGatewayUnavailable)
+	case t == TimerRetry && s.phase == Resuming:
+		s.backoff, s.due = none, true
 	case t == TimerRetry && (s.phase == Awake || s.phase == Dozing):
 		s.backoff = none
 		s.do(Observe)

@@ -133,7 +133,7 @@ func (w *world) give(e Event) {
 // forget forgets what makes no difference any more, so that worlds that go on alike are one.
 func (w *world) forget() {
 	m := &w.machine
-	m.tries, m.resumeTries = 0, 0 // they change how long waits are, and nothing else
+	m.attempts, m.tries, m.resumeTries = 0, 0, 0 // they change how long waits are, and nothing else
 	m.backoff = min(m.backoff, short)
 	w.expired = w.expired && m.phase.Attempting()
 	if m.phase == Verifying || m.phase == Retracting { // the Cluster is read before they are left

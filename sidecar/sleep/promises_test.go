@@ -145,7 +145,7 @@ func (w *world) check() {
 	case m.phase == Asleep && m.view.OwnsHibernation && !w.ended:
 		w.violate("the cluster falls asleep, and the sessions that do not count are not ended")
 	case m.waits && m.phase != Verifying && m.phase != Retracting, m.phase == Awake && m != Machine{
-		phase: Awake, view: m.view, backoff: m.backoff, resume: m.resume, resumeWaits: m.resumeWaits,
+		phase: Awake, view: m.view, retries: m.retries, resume: m.resume, resumeWaits: m.resumeWaits,
 	}:
 		w.violate("an attempt that is over leaves something behind")
 	case m.phase == HibernationOn && m.pending == 0 && !w.ended && m.withdrawal == keep:

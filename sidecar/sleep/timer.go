@@ -91,7 +91,7 @@ func (m Machine) Timers() map[Timer]time.Duration {
 		running[TimerExpiry] = contract.AnnouncementLifetime - expiryMargin
 	}
 	switch m.phase {
-	case Awake, Dozing:
+	case Awake, Resuming, Dozing: // in Resuming, so that the timer does not start again each time that Resume fails
 		switch m.backoff {
 		case short:
 			running[TimerRetry] = doubled(firstRetry, maxRetry, m.tries)
@@ -100,7 +100,7 @@ func (m Machine) Timers() map[Timer]time.Duration {
 			if m.doze {
 				longest = maxDozeRetry
 			}
-			running[TimerRetry] = doubled(firstLongRetry, longest, m.tries)
+			running[TimerRetry] = doubled(firstLongRetry, longest, m.attempts)
 		case none:
 		}
 	case AwaitingGateway:

@@ -22,11 +22,8 @@ func (s *step) retracted() {
 // tryAgain waits before the Cluster is read once more.
 func (s *step) tryAgain() {
 	s.waits = true
-	s.tries = oneMore(s.tries, maximumRetries)
+	s.tries = min(s.tries+1, maximumTries)
 }
-
-// oneMore adds one to the number of tries, unless it has reached the most.
-func oneMore(tries, most uint8) uint8 { return max(tries, min(tries+1, most)) }
 
 // withdrawIfAsked turns hibernation off if there is a reason to, and nothing is pending.
 func (s *step) withdrawIfAsked() {
