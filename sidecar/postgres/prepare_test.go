@@ -14,11 +14,11 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// Bounds for tests: no machine is so slow that a file takes as long as generous allows; any file is slow under strictest that takes
-// longer than a second, and behind is an archiver under hasty that takes longer than three.
+// Bounds for tests: no machine is so slow that a file takes as long as generous allows, every file is slow under strictest, and under
+// hasty an archiver is behind if it takes longer than three seconds.
 var (
 	generous  = preparation{answer: patience, checkpoint: patience, archived: 2 * patience, slow: patience}
-	strictest = preparation{answer: patience, checkpoint: patience, archived: 2 * patience, slow: time.Second}
+	strictest = preparation{answer: patience, checkpoint: patience, archived: 2 * patience}
 	hasty     = preparation{answer: patience, checkpoint: patience, archived: 3 * time.Second, slow: time.Second}
 )
 

@@ -427,6 +427,9 @@ func (s *server) limitsTheCertificates(t *testing.T) {
 			return account.Create(t.Context(), secret(own, corev1.SecretTypeTLS), client.DryRunAll) == nil
 		})
 	}
+	s.comes("the policy of the certificates holds", func() bool {
+		return byPolicy(account.Create(t.Context(), secret("unknown", corev1.SecretTypeTLS), client.DryRunAll))
+	})
 	for rule, foreign := range map[string]*corev1.Secret{
 		"another name": secret("registry", corev1.SecretTypeTLS), "another type": secret("scaletozero-server-tls", corev1.SecretTypeOpaque),
 	} {

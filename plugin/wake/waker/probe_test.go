@@ -291,35 +291,6 @@ func TestSendClientAddress_namesPortAndPeer(t *testing.T) {
 	w.SendClientAddress(gone, netip.MustParseAddrPort("127.0.0.1:5432"), netip.AddrPort{}, netip.AddrPort{})
 }
 
-// During a wake, PostgreSQL may accept sessions before its sidecar has started, and a session may end before the first sample.
-func TestSendClientAddress_tellsASidecarThatStartsLate(t *testing.T) {
-	t.Parallel()
-	requests := make(chan string, 10)
-	var count atomic.Int64
-	w := newWorld(t, time.Minute, awake).waker
-	w.Sidecars = sidecars(t, func(rw http.ResponseWriter, r *http.Request) {
-		if count.Add(1) <= 2 {
-			rw.WriteHeader(http.StatusServiceUnavailable)
-		}
-		body, _ := io.ReadAll(r.Body)
-		requests <- string(body)
-	})
-	instance, local, peer := netip.MustParseAddrPort("127.0.0.1:5432"), netip.MustParseAddrPort("127.0.0.1:40000"), netip.MustParseAddrPort("192.0.2.1:5000")
-	w.SendClientAddress(t.Context(), instance, local, peer)
-	w.SendClientAddress(t.Context(), instance, netip.AddrPortFrom(local.Addr(), local.Port()+1), peer) // of which one may be ignored, the other not
-	sent := []string{<-requests, <-requests}
-	for _, want := range sent {
-		select {
-		case again := <-requests:
-			if again != want {
-				t.Errorf("sent again: %s, want %s", again, want)
-			}
-		case <-time.After(time.Minute):
-			t.Error("it is not sent again")
-		}
-	}
-}
-
 // late answers like a sidecar that starts at a time, and records what it has accepted.
 type late struct {
 	since    time.Time
@@ -335,28 +306,43 @@ func (l late) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, err
 }
 
+// During a wake, PostgreSQL may accept sessions before its sidecar has started, and a session may end before the first
+// sample.
 func TestSendClientAddress_repeatsEachAddressForAMinute(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, time.Minute, awake).waker
-		sidecar := late{since: time.Now().Add(70 * time.Second), accepted: make(chan string, 2)}
-		w.Sidecars = NewSidecars(slog.New(slog.DiscardHandler))
-		w.Sidecars.client.Transport = sidecar
-		instance, peer := netip.MustParseAddrPort("10.0.0.1:5432"), netip.MustParseAddrPort("192.0.2.1:5000")
-		for _, port := range []uint16{40000, 40001} { // the second one is sent 50 s after the first
-			w.SendClientAddress(t.Context(), instance, netip.AddrPortFrom(instance.Addr(), port), peer)
-			time.Sleep(50 * time.Second) // the bubble's clock
-		}
-		synctest.Wait()
-		close(sidecar.accepted)
-		accepted := ""
-		for body := range sidecar.accepted {
-			accepted += body
-		}
-		if want := `{"version":1,"port":40001,"peer":"192.0.2.1:5000"}`; accepted != want {
-			t.Errorf("the sidecar has accepted %q, want %s", accepted, want)
-		}
-	})
+	const first, second = `{"version":1,"port":40000,"peer":"192.0.2.1:5000"}`, `{"version":1,"port":40001,"peer":"192.0.2.1:5000"}`
+	for _, row := range []struct {
+		rule           string
+		starts, second time.Duration
+		want           string
+	}{
+		{"a sidecar that starts late is told of every client", 10 * time.Second, 2 * time.Second, first + second},
+		{"one that starts later still is told of those of the last minute", 70 * time.Second, 50 * time.Second, second},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, time.Minute, awake).waker
+				sidecar := late{since: time.Now().Add(row.starts), accepted: make(chan string, 3)}
+				w.Sidecars = NewSidecars(slog.New(slog.DiscardHandler))
+				w.Sidecars.client.Transport = sidecar
+				instance, peer := netip.MustParseAddrPort("10.0.0.1:5432"), netip.MustParseAddrPort("192.0.2.1:5000")
+				w.SendClientAddress(t.Context(), instance, netip.AddrPortFrom(instance.Addr(), 40000), peer)
+				time.Sleep(row.second) // the bubble's clock
+				w.SendClientAddress(t.Context(), instance, netip.AddrPortFrom(instance.Addr(), 40001), peer)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				close(sidecar.accepted)
+				accepted := ""
+				for body := range sidecar.accepted {
+					accepted += body
+				}
+				if accepted != row.want {
+					t.Errorf("the sidecar has accepted %q, want %q", accepted, row.want)
+				}
+			})
+		})
+	}
 }
 
 func TestSidecars_followNoRedirect(t *testing.T) {
