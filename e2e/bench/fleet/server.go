@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,7 +41,7 @@ type server struct {
 	folder            string
 }
 
-// startServer starts them, with the operator's CRDs and the rights that are shipped.
+// startServer starts them, with the operator's CRDs.
 func startServer(p programs, folder string) (s *server, err error) {
 	s = &server{folder: folder, audit: filepath.Join(folder, "audit.log"), kubeconfig: filepath.Join(folder, "kubeconfig")}
 	written := filepath.Join(folder, "audit-policy.yaml")
@@ -115,13 +117,21 @@ func part(folder, program, name string) (string, error) {
 	return path, nil
 }
 
-// grant applies the rights that are shipped.
+// grant applies the rights that are shipped, and the policies that limit them.
 func (s *server) grant(ctx context.Context) error {
 	if err := s.admin.Create(ctx, &corev1.Namespace{ObjectMeta: named("", namespace)}); err != nil {
 		return fmt.Errorf("create the namespace: %w", err)
 	}
-	for _, file := range []string{"rights/rights.yaml", "account.yaml"} {
-		shipped, err := os.ReadFile("../manifests/base/" + file)
+	files := []string{"../manifests/base/rights/rights.yaml", "../manifests/base/account.yaml"}
+	for _, component := range []string{"instances", "plugin"} {
+		policies, err := filepath.Glob("../manifests/components/policies/" + component + "/[!k]*.yaml") // without the kustomization
+		if err != nil || len(policies) == 0 {
+			return fmt.Errorf("find the policies of the %s: %w", component, cmp.Or(err, fs.ErrNotExist))
+		}
+		files = append(files, policies...)
+	}
+	for _, file := range files {
+		shipped, err := os.ReadFile(file)
 		if err != nil {
 			return fmt.Errorf("read the rights that are shipped: %w", err)
 		}
@@ -139,7 +149,7 @@ func (s *server) create(ctx context.Context, manifest []byte) error {
 		if err := yaml.Unmarshal(document, &object.Object); err != nil {
 			return fmt.Errorf("read the rights that are shipped: %w", err)
 		}
-		if !strings.HasPrefix(object.GetKind(), "Cluster") {
+		if kind := object.GetKind(); !strings.HasPrefix(kind, "Cluster") && !strings.HasPrefix(kind, "Validating") {
 			object.SetNamespace(namespace)
 		}
 		if subjects, has, _ := unstructured.NestedSlice(object.Object, "subjects"); has {
