@@ -91,7 +91,7 @@ e2e-kind: ## Run the tests of MATRIXRUN on a cluster of kind with build/plugin.t
 bench: ## Measure what the sidecar and the plugin cost
 	@git log -1 --format='commit %h'; date -u +%F; uptime
 	@ls -l build/plugin.tar build/sidecar.tar 2>/dev/null || true
-	go test -run '^$$' -bench . -benchmem ./plugin/... ./sidecar/...
+	kubernetes="$$($(CLUSTER) kubernetes)" && TEST_KUBERNETES="$$kubernetes" go test -run '^$$' -bench . -benchmem ./plugin/... ./sidecar/... ./manifests/...
 	@./e2e/on-cluster.sh sh -c 'go -C e2e run -exec "$$INSIDE" ./bench $(BENCHFLAGS)'
 	@$(MAKE) fleet
 

@@ -24,7 +24,7 @@ const patience = 3 * time.Minute
 
 // Program returns the path in TEST_KUBERNETES, of a program that contains, among others, the API server and etcd.
 // Without it the test is skipped, or fails if REQUIRE_KUBERNETES is set.
-func Program(t *testing.T) string {
+func Program(t testing.TB) string {
 	t.Helper()
 	path := os.Getenv("TEST_KUBERNETES")
 	if path == "" {
@@ -44,13 +44,13 @@ func Program(t *testing.T) string {
 const attempts = 3
 
 // Start starts an API server with the operator's CRDs of these plural names. It ends with the test.
-func Start(t *testing.T, plurals ...string) *rest.Config {
+func Start(t testing.TB, plurals ...string) *rest.Config {
 	t.Helper()
 	return StartWith(t, nil, plurals...)
 }
 
 // StartWith is Start for an API server with further arguments.
-func StartWith(t *testing.T, arguments map[string]string, plurals ...string) *rest.Config {
+func StartWith(t testing.TB, arguments map[string]string, plurals ...string) *rest.Config {
 	t.Helper()
 	program := Program(t)
 	for attempt := 1; ; attempt++ {
@@ -76,7 +76,7 @@ func StartWith(t *testing.T, arguments map[string]string, plurals ...string) *re
 }
 
 // environmentOf is an API server that is not started yet. No other test gets its ports.
-func environmentOf(t *testing.T, program string, plurals []string) *envtest.Environment {
+func environmentOf(t testing.TB, program string, plurals []string) *envtest.Environment {
 	t.Helper()
 	part := func(name string) string {
 		path := filepath.Join(t.TempDir(), name)
@@ -96,14 +96,14 @@ func environmentOf(t *testing.T, program string, plurals []string) *envtest.Envi
 }
 
 // Define adds the operator's CRDs of these plural names.
-func Define(t *testing.T, config *rest.Config, plurals ...string) {
+func Define(t testing.TB, config *rest.Config, plurals ...string) {
 	t.Helper()
 	if _, err := envtest.InstallCRDs(config, definitions(t, plurals)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func definitions(t *testing.T, plurals []string) envtest.CRDInstallOptions {
+func definitions(t testing.TB, plurals []string) envtest.CRDInstallOptions {
 	t.Helper()
 	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cloudnative-pg/cloudnative-pg").Output()
 	if err != nil {

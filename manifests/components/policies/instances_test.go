@@ -210,7 +210,7 @@ func (s *server) refusesForbidden(t *testing.T) {
 
 // others are those whom the policies must leave alone: the operator, a person, the plugin, and an account of the same
 // namespace, in a pod of its own, that has rights of its own.
-func (s *server) others(t *testing.T) map[string]client.Client {
+func (s *server) others(t testing.TB) map[string]client.Client {
 	t.Helper()
 	found := map[string]client.Client{"a person": s.admin}
 	for who, account := range map[string]string{

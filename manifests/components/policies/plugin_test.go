@@ -166,7 +166,7 @@ func (s *server) world() *world {
 }
 
 // plugin is a server with the policies of the plugin's account, and a client of that account, which may do everything else.
-func plugin(t *testing.T) (*server, client.Client, *world) {
+func plugin(t testing.TB) (*server, client.Client, *world) {
 	t.Helper()
 	s := begin(t, resources...)
 	s.enrol(cluster("shop", "orders", "", contract.PluginName))
@@ -581,4 +581,27 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client, w *world) 
 	if err := annotate(map[string]*string{contract.AnnotationLastWake: &named})(); err != nil {
 		t.Errorf("the plugin cannot write to a large Cluster: %v", err)
 	}
+}
+
+// BenchmarkPluginPolicies_amongServices creates an EndpointSlice in a namespace with more and more Services, the operator's
+// and others.
+func BenchmarkPluginPolicies_amongServices(b *testing.B) {
+	s, c, w := plugin(b)
+	slice, count := routed(w.rw), 0
+	more := func(services int, whose string, labels map[string]string) {
+		for range services {
+			count++
+			service := serving("shop", fmt.Sprintf("other-%d", count), contract.PostgresPort, map[string]string{"cnpg.io/cluster": "other"})
+			service.Labels = labels
+			s.create(service)
+		}
+		b.Run(fmt.Sprintf("%d_of_%s", services, whose), func(b *testing.B) {
+			for b.Loop() {
+				s.must(c.Create(b.Context(), slice.DeepCopy(), client.DryRunAll))
+			}
+		})
+	}
+	more(0, "others", nil)
+	more(120, "the_operator", map[string]string{"cnpg.io/cluster": "other"})
+	more(120, "others", nil)
 }

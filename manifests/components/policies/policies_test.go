@@ -30,7 +30,7 @@ var now = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
 // server is an API server with the operator's resources and one of the components.
 type server struct {
-	t      *testing.T
+	t      testing.TB
 	config *rest.Config
 	scheme *runtime.Scheme
 	admin  client.Client
@@ -40,13 +40,13 @@ type server struct {
 var resources = []string{"clusters", "scheduledbackups", "backups", "databases", "poolers"}
 
 // begin starts an API server with resources and a namespace; install adds the policies to what is there by then.
-func begin(t *testing.T, resources ...string) *server {
+func begin(t testing.TB, resources ...string) *server {
 	t.Helper()
 	return connect(t, apiservertest.Start(t, resources...))
 }
 
 // connect is begin for an API server that has been started.
-func connect(t *testing.T, config *rest.Config) *server {
+func connect(t testing.TB, config *rest.Config) *server {
 	t.Helper()
 	s := &server{t: t, scheme: runtime.NewScheme(), config: config}
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, cnpgv1.AddToScheme} {
@@ -169,15 +169,19 @@ func instance(namespace, cluster string, number int, account string) *corev1.Pod
 // binding selects. A match condition leaves out the others at a quarter of what a validation costs.
 func TestPolicies_findTheirParameterByAMatchCondition(t *testing.T) {
 	t.Parallel()
-	s := &server{t: t}
+	s, policies := &server{t: t}, 0
 	for _, component := range []string{"annotations", "instances", "plugin"} {
 		for _, object := range s.objects(component) {
 			if kind, found, _ := unstructured.NestedString(object.Object, "spec", "paramKind", "kind"); found {
+				policies++
 				conditions, _, _ := unstructured.NestedSlice(object.Object, "spec", "matchConditions")
 				if !strings.Contains(fmt.Sprint(conditions), "params.") {
 					t.Errorf("%s applies its validations to each %s of the namespace", object.GetName(), kind)
 				}
 			}
 		}
+	}
+	if policies == 0 {
+		t.Error("no policy has parameters")
 	}
 }
