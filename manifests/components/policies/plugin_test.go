@@ -66,6 +66,9 @@ func serving(namespace, name string, port int32, selector map[string]string) *co
 	return service
 }
 
+// byTheOperator are the labels by which Services are the operator's.
+var byTheOperator = map[string]string{"app.kubernetes.io/managed-by": "cloudnative-pg"}
+
 // routed is a slice as the gateway makes it for a Service of the cluster orders.
 func routed(service *corev1.Service) *discoveryv1.EndpointSlice {
 	replica := endpointslice.Replica{Pod: "scale-to-zero-1", UID: "pod", Node: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.7")}}
@@ -125,8 +128,9 @@ type world struct {
 	rw, inherited *corev1.Service
 	// pooled is one of a Pooler.
 	pooled *corev1.Service
-	// api and foreign are Services that select no instance, and one that selects those of another cluster.
-	api, foreign *corev1.Service
+	// api and foreign are Services that select no instance, and one that selects those of another cluster. So does managed,
+	// with the operator's label.
+	api, foreign, managed *corev1.Service
 	// payments lists the plugin and has no rights yet, plain does not list it, and a person has hibernated and fenced it.
 	payments, plain *cnpgv1.Cluster
 	// pod is one of no cluster, unlisted an instance of plain.
@@ -141,7 +145,8 @@ func (s *server) world() *world {
 		inherited: serving("shop", "inherited", contract.PostgresPort, map[string]string{"team": "red"}),
 		pooled:    serving("shop", "pooled", contract.PostgresPort, map[string]string{"cnpg.io/poolerName": "awake"}),
 		api:       serving("vault", "api", 8443, map[string]string{"app": "api"}),
-		foreign:   serving("shop", "plain-rw", contract.PostgresPort, of("plain")),
+		foreign:   serving("shop", "others", contract.PostgresPort, of("plain")),
+		managed:   serving("shop", "plain-rw", contract.PostgresPort, of("plain")),
 		payments:  cluster("shop", "payments", "", contract.PluginName), plain: cluster("shop", "plain", ""),
 		pod: instance("vault", "api", 1, ""), unlisted: labelled("plain", "instance"),
 	}
@@ -151,10 +156,11 @@ func (s *server) world() *world {
 	w.plain.Annotations[contract.AnnotationBackupMaxAge] = "7d"
 	running := sleeper("running", contract.PoolersSleep, contract.PluginName)
 	delete(running.Annotations, contract.AnnotationHibernation)
+	w.managed.Labels = byTheOperator
 	w.pooled.Spec.Ports[0].TargetPort = intstr.FromString(endpointslice.NamePgBouncer)
 	s.create(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "vault"}}, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "vault", Name: "default"}},
-		w.rw, w.inherited, w.pooled, w.api, w.foreign, w.payments, w.plain, w.pod, w.unlisted,
+		w.rw, w.inherited, w.pooled, w.api, w.foreign, w.managed, w.payments, w.plain, w.pod, w.unlisted,
 		sleeper("by-default", "", contract.PluginName), sleeper("by-annotation", contract.PoolersSleep, contract.PluginName),
 		sleeper("none", contract.None, contract.PluginName), sleeper("removed", contract.PoolersSleep), running,
 	)
@@ -273,8 +279,8 @@ func forbiddenToThePlugin(w *world) []attempt {
 		{"a slice that no Service owns", makes(unowned, func() { unowned.OwnerReferences = nil })},
 		{"a slice of a privileged port", makes(privileged, func() { privileged.Ports[0].Port = ptr.To(int32(443)) })},
 		{"a slice of many addresses", makes(many, func() { many.Endpoints = append(many.Endpoints, many.Endpoints[0]) })},
-		{"a slice of a Service of another UID", makes(impostor, func() { impostor.OwnerReferences[0].UID = "uid" })},
-		{"a slice of another cluster's Service", makes(taken, func() { taken.Name = "taken" })},
+		{"a slice of a person's Service of another UID", makes(impostor, func() { impostor.OwnerReferences[0].UID = "uid" })},
+		{"a slice of a person's Service of another cluster", makes(taken, func() { taken.Name = "taken" })},
 		{"a slice of a Service that selects no instance", makes(hijack, func() { hijack.Ports = unowned.Ports })},
 		{"an instance of a Cluster that does not list the plugin away", deletes(w.unlisted)},
 		{"a pod's resources", func(ctx context.Context, c client.Client) error {
@@ -486,6 +492,7 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client, w *world) 
 		{"make the ConfigMap of its ports", func() error { return c.Create(ctx, config) }},
 		{"update the ConfigMap of its ports", func() error { config.Data = map[string]string{"10000": "x"}; return c.Update(ctx, config) }},
 		{"make a slice", func() error { return c.Create(ctx, slice) }},
+		{"make one of a Service with the operator's label, which no policy looks at", func() error { return c.Create(ctx, routed(w.managed)) }},
 		{"make one of a Service that selects by inherited labels", func() error { return c.Create(ctx, routed(w.inherited)) }},
 		{"mend a slice", func() error {
 			delete(slice.Labels, discoveryv1.LabelManagedBy)
@@ -602,6 +609,6 @@ func BenchmarkPluginPolicies_amongServices(b *testing.B) {
 		})
 	}
 	more(0, "others", nil)
-	more(120, "the_operator", map[string]string{"cnpg.io/cluster": "other"})
+	more(120, "the_operator", byTheOperator)
 	more(120, "others", nil)
 }
