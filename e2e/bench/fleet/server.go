@@ -124,7 +124,7 @@ func (s *server) grant(ctx context.Context) error {
 	}
 	files := []string{"../manifests/base/rights/rights.yaml", "../manifests/base/account.yaml"}
 	for _, component := range []string{"instances", "plugin"} {
-		policies, err := filepath.Glob("../manifests/components/policies/" + component + "/[!k]*.yaml") // without the kustomization
+		policies, err := filepath.Glob("../manifests/components/policies/" + component + "/[^k]*.yaml") // without the kustomization
 		if err != nil || len(policies) == 0 {
 			return fmt.Errorf("find the policies of the %s: %w", component, cmp.Or(err, fs.ErrNotExist))
 		}
